@@ -3,7 +3,9 @@ package store
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
@@ -55,6 +57,14 @@ type TracedCall struct {
 	Steps Steps         `json:"stepsNs"`
 	// Program is the version of the binary.
 	Program string `json:"program,omitempty"`
+}
+
+// Fault is the error with its code, or "" for success.
+func (c *TracedCall) Fault() string {
+	if c.Code == 0 {
+		return ""
+	}
+	return fmt.Sprintf("error %d: %s", c.Code, strings.Join(append([]string{c.Error}, strings.Fields(c.Details)...), " "))
 }
 
 // Key returns the key of the call's attachment.

@@ -43,24 +43,31 @@ func read(path string, limit int64, flags int) ([]byte, error) {
 	return b, err
 }
 
-// ReadTrusted is Read for a file below a directory. Neither the name nor a
-// symbolic link can lead outside the directory. It returns ErrWritable if users
-// other than the process's own and root can have written the file.
+// ReadTrusted is ReadIn, but returns ErrWritable if users other than the process's own and root can have written the file.
 func ReadTrusted(dir *os.Root, name string, limit int64) ([]byte, error) {
-	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	path := filepath.Join(dir.Name(), name)
-	fi, b, err := content(f, path, limit)
+	fi, b, err := readIn(dir, name, limit)
 	if err == nil {
-		err = Trusted(path, fi)
+		err = Trusted(filepath.Join(dir.Name(), name), fi)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return b, nil
+}
+
+// ReadIn is Read for a file below a directory. Neither the name nor a symbolic link can lead outside the directory.
+func ReadIn(dir *os.Root, name string, limit int64) ([]byte, error) {
+	_, b, err := readIn(dir, name, limit)
+	return b, err
+}
+
+func readIn(dir *os.Root, name string, limit int64) (fs.FileInfo, []byte, error) {
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	return content(f, filepath.Join(dir.Name(), name), limit)
 }
 
 // Trusted returns ErrWritable if users other than the process's own and root

@@ -6,6 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
@@ -68,7 +69,7 @@ func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 
 func unknownSub(cmd *cli.Command, word string) error {
 	if len(cmd.Subcommands) == 0 {
-		return usagef("cnibox help "+verbOf(cmd), "%s has no verbs, so %q means nothing", verbOf(cmd), word)
+		return advice.Usagef("cnibox help "+verbOf(cmd), "%s has no verbs, so %q means nothing", verbOf(cmd), word)
 	}
 	var names []string
 	for _, s := range cmd.Subcommands {
@@ -78,7 +79,7 @@ func unknownSub(cmd *cli.Command, word string) error {
 	if s := lint.Suggest(word, names); s != "" {
 		hint = "cnibox " + verbOf(cmd) + " " + s
 	}
-	return usagef(hint, "%q is not one of its verbs: %s", word, strings.Join(names, ", "))
+	return advice.Usagef(hint, "%q is not one of its verbs: %s", word, strings.Join(names, ", "))
 }
 
 func wantsHelp(args []string) bool {

@@ -21,6 +21,7 @@ import (
 	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/check"
 	"github.com/cnibox/cnibox/roles/see/doctor"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
@@ -77,7 +78,7 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, du
 		return nil, err
 	}
 	if dump == nil {
-		rebuilt, err := rebuildAndExport(ctx, h)
+		rebuilt, err := inventory.Export(ctx, h)
 		if err != nil {
 			return nil, stateHint(err)
 		}

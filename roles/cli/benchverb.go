@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/result"
 	"github.com/cnibox/cnibox/roles/cli/bench"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 func (p *Process) benchCommand() *cli.Command {
@@ -44,7 +45,7 @@ examples:
 				return bench.Serve(c.Context, p.Stdin, p.Stdout, p.Plugins)
 			}
 			if c.Args().Len() != 1 {
-				return usagef("cnibox help bench", "want FILE")
+				return advice.Usagef("cnibox help bench", "want FILE")
 			}
 			return p.bench(c.Context, c)
 		},
@@ -57,7 +58,7 @@ func (p *Process) bench(ctx context.Context, c *cli.Context) error {
 		return err
 	}
 	if os.Geteuid() != 0 {
-		return withHint(errors.New("only root can make network namespaces"), "run it as root")
+		return advice.With(errors.New("only root can make network namespaces"), "run it as root")
 	}
 	plan := bench.Plan{
 		List: list.raw, Verbs: []roles.Verb{roles.Add, roles.Check, roles.Del}, Rounds: c.Int("rounds"), Parallel: c.Int("parallel"), Env: p.Env,
@@ -81,7 +82,7 @@ func (p *Process) bench(ctx context.Context, c *cli.Context) error {
 		dirs := filepath.SplitList(side)
 		for _, plugin := range list.Plugins {
 			if _, found := findPlugin(dirs, plugin.Type); !found {
-				return withHint(fmt.Errorf("plugin %q is not in %s", plugin.Type, side), "cnibox install, or name the directory with --cni-path")
+				return advice.With(fmt.Errorf("plugin %q is not in %s", plugin.Type, side), "cnibox install, or name the directory with --cni-path")
 			}
 		}
 		for i := range dirs { // the worker has another working directory
@@ -101,7 +102,7 @@ func (p *Process) bench(ctx context.Context, c *cli.Context) error {
 	report, err := bench.Run(ctx, p.Self, plan, list.Name, progress)
 	progress(1, 1)
 	if err != nil {
-		return withHint(err, "cnibox plan "+c.Args().First())
+		return advice.With(err, "cnibox plan "+c.Args().First())
 	}
 	return p.output(c, report, func(s style) error { return p.writeBench(report, s) })
 }

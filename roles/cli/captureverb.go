@@ -16,7 +16,9 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/capture"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 )
 
 const (
@@ -86,29 +88,29 @@ type capturedEnd struct {
 
 func (p *Process) capture(c *cli.Context, h *roles.Host) error {
 	if c.Args().Len() != 1 {
-		return usagef("cnibox help capture", "want one container or pod")
+		return advice.Usagef("cnibox help capture", "want one container or pod")
 	}
 	snaplen := c.Int("snaplen")
 	if snaplen < 1 || snaplen > maxSnaplen {
-		return usagef("cnibox help capture", "--snaplen %d: want 1 to %d", snaplen, maxSnaplen)
+		return advice.Usagef("cnibox help capture", "--snaplen %d: want 1 to %d", snaplen, maxSnaplen)
 	}
 	if c.Int("count") < 0 || c.Duration("for") < 0 {
-		return usagef("cnibox help capture", "--count %d, --for %s: want no negative number", c.Int("count"), c.Duration("for"))
+		return advice.Usagef("cnibox help capture", "--count %d, --for %s: want no negative number", c.Int("count"), c.Duration("for"))
 	}
 	filter, err := capture.Compile(c.String("filter"), uint32(snaplen))
 	if err != nil {
-		return usagef("cnibox help capture", "%v", err)
+		return advice.Usagef("cnibox help capture", "%v", err)
 	}
 	if c.String("output") == stdoutName && p.IsTerminal {
-		return usagef("cnibox help capture", "-o -: stdout is a terminal; give a file, or a pipe to another program")
+		return advice.Usagef("cnibox help capture", "-o -: stdout is a terminal; give a file, or a pipe to another program")
 	}
-	state, err := readState(c.Context, h)
+	state, err := inventory.Read(c.Context, h)
 	if err != nil {
 		return stateHint(err)
 	}
-	a, err := state.interfaceOf(c.Args().First(), c.String("interface"))
+	a, err := interfaceOf(state, c.Args().First(), c.String("interface"))
 	if err != nil {
-		return withHint(err, "cnibox state")
+		return advice.With(err, "cnibox state")
 	}
 	t := &captureTask{
 		p: p, h: h, netns: a.Netns, limit: c.Int("count"), done: captured{File: c.String("output"), ContainerID: a.ContainerID, Pod: a.Pod, Network: a.Network},
@@ -124,11 +126,11 @@ func (p *Process) capture(c *cli.Context, h *roles.Host) error {
 }
 
 // interfaceOf returns the attachment of a container with an interface name, or the first one for "".
-func (s *nodeState) interfaceOf(container, ifName string) (*attached, error) {
-	if err := s.onlyContainer(container); err != nil {
+func interfaceOf(s *inventory.Inventory, container, ifName string) (*inventory.Attachment, error) {
+	if err := s.OnlyContainer(container); err != nil {
 		return nil, err
 	}
-	var found *attached
+	var found *inventory.Attachment
 	var names []string
 	for i := range s.Attachments {
 		a := &s.Attachments[i]
@@ -158,15 +160,15 @@ type captureTask struct {
 }
 
 // open opens the ends of an attachment. The open namespace is closed again, because it would keep the mount busy.
-func (t *captureTask) open(ctx context.Context, a *attached, filter []unix.SockFilter) error {
+func (t *captureTask) open(ctx context.Context, a *inventory.Attachment, filter []unix.SockFilter) error {
 	ns, err := t.h.Net.OpenNamespace(t.netns)
 	if err != nil {
-		return withHint(fmt.Errorf("container %q: %w", a.ContainerID, err), "cnibox doctor")
+		return advice.With(fmt.Errorf("container %q: %w", a.ContainerID, err), "cnibox doctor")
 	}
 	defer ns.Close()
 	t.dev, t.inode = ns.ID()
 	ends := []packets.End{{Namespace: ns, Link: a.IfName}}
-	t.done.Ends = []capturedEnd{{Interface: a.IfName, Where: containerName(a)}}
+	t.done.Ends = []capturedEnd{{Interface: a.IfName, Where: a.Title()}}
 	switch {
 	case a.LinkMissing:
 		fmt.Fprintf(t.p.Stderr, "cnibox: capture: interface %s on the host does not exist: only the container's end is recorded\n", printable(a.HostLink))
@@ -179,7 +181,7 @@ func (t *captureTask) open(ctx context.Context, a *attached, filter []unix.SockF
 }
 
 // write writes the file until the capture ends.
-func (t *captureTask) write(c *cli.Context, a *attached) (err error) {
+func (t *captureTask) write(c *cli.Context, a *inventory.Attachment) (err error) {
 	out := t.p.Stdout
 	if t.done.File != stdoutName {
 		f, err := createCapture(t.done.File, c.Bool("force"))
@@ -234,7 +236,7 @@ func createCapture(path string, replace bool) (*os.File, error) {
 		return f, err
 	}
 	if !replace {
-		return nil, withHint(err, "--force, or another file with -o")
+		return nil, advice.With(err, "--force, or another file with -o")
 	}
 	if err := unix.Unlink(path); err != nil {
 		return nil, &os.PathError{Op: "unlink", Path: path, Err: err}

@@ -21,6 +21,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/bench"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/trace"
 )
 
@@ -201,7 +202,7 @@ func (p *Process) noVerb(c *cli.Context) error {
 		return p.unknownVerb(word, c.Command.Subcommands)
 	}
 	writeOverview(p.Stderr, c.Command)
-	return usagef("", "no verb given")
+	return advice.Usagef("", "no verb given")
 }
 
 // getenv reads the process's environment.

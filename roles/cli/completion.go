@@ -11,6 +11,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/store"
 )
 
 // completionTime bounds the reading of the state, whose lock another process may hold.
@@ -39,7 +41,7 @@ examples:
 			}
 			script := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript, "powershell": powershellScript}[c.Args().First()]
 			if len(args) != 1 || script == "" {
-				return usagef("cnibox completion bash", "want bash, zsh, fish or powershell")
+				return advice.Usagef("cnibox completion bash", "want bash, zsh, fish or powershell")
 			}
 			_, err := fmt.Fprint(p.Stdout, script)
 			return err
@@ -199,7 +201,7 @@ func (p *Process) stateWords(ctx context.Context, kind string) (out []candidate)
 		return nil
 	}
 	defer done()
-	dump, err := export(ctx, h)
+	dump, err := store.Read(ctx, h.Store, (*store.Tx).Export)
 	if err != nil {
 		return nil
 	}

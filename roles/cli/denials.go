@@ -9,6 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy/control"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 // denials prints the connections that network policies denied, as the agent has logged them, and new ones until ctx ends. pod is the name of a
@@ -21,7 +22,7 @@ func (p *Process) denials(ctx context.Context, h *roles.Host, pod string, asJSON
 		answer, err := control.DeniedAfter(context.WithoutCancel(ctx), h.Store, last)
 		switch {
 		case err != nil:
-			return withHint(err, "cnibox agent status")
+			return advice.With(err, "cnibox agent status")
 		case !answer.IsOn:
 			return fmt.Errorf("the agent of this node does not log denied packets: start it with -policy -policy-log, or run 'cnibox drops'")
 		case len(answer.Denied) == 0 && last > 0:

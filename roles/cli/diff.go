@@ -15,6 +15,7 @@ import (
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/call/result"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -47,11 +48,11 @@ examples:
 		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			switch {
 			case c.Bool("apply") && c.String("after") != "":
-				return usagef("cnibox help diff", "--apply and --after exclude each other: --after changes nothing")
+				return advice.Usagef("cnibox help diff", "--apply and --after exclude each other: --after changes nothing")
 			case c.Bool("apply"):
 				return p.repairNode(c, h)
 			case c.Bool("yes"):
-				return usagef("cnibox diff --apply --yes", "--yes is for --apply")
+				return advice.Usagef("cnibox diff --apply --yes", "--yes is for --apply")
 			}
 			return p.diff(c, h, c.String("cni-path"))
 		}),
@@ -129,7 +130,7 @@ func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 	}
 	err = foundProblem(len(found), len(plan.all))
 	if plan.changes() {
-		err = withHint(err, "cnibox repair, which prints its plan first")
+		err = advice.With(err, "cnibox repair, which prints its plan first")
 	}
 	return err
 }

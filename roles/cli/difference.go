@@ -10,12 +10,13 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/recovery"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/store"
 )
 
 // The values of difference.Fix.
 const (
-	fixRepair  = "cnibox repair"
+	fixRepair  = advice.Repair
 	fixRestart = "restart the container"
 	fixRemove  = "remove the container with its runtime"
 	// fixRecord is for an interface without a record, whose container may run.

@@ -18,6 +18,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/store"
 )
@@ -50,11 +51,11 @@ examples:
 			}
 			switch {
 			case c.IsSet("cluster") && c.IsSet("fix"):
-				return usagef("cnibox help doctor", "--fix and --cluster exclude each other: a report is for the node that made it")
+				return advice.Usagef("cnibox help doctor", "--fix and --cluster exclude each other: a report is for the node that made it")
 			case c.IsSet("cluster"):
 				return p.mergeReports(c, c.String("cluster"))
 			case os.Geteuid() != 0:
-				return withHint(errors.New("only root can read a node"), "run it as root")
+				return advice.With(errors.New("only root can read a node"), "run it as root")
 			case c.IsSet("fix"):
 				return p.onNode(p.fixReport)(c)
 			}
@@ -266,7 +267,7 @@ func (p *Process) readReport(file string) (*doctor.Report, error) {
 	}
 	r := new(doctor.Report)
 	if err := json.Unmarshal(raw, r); err != nil || r.Findings == nil {
-		return nil, withHint(fmt.Errorf("%s: is no report: %w", file, roles.Mismatch(err)), "cnibox doctor --json > "+file)
+		return nil, advice.With(fmt.Errorf("%s: is no report: %w", file, roles.Mismatch(err)), "cnibox doctor --json > "+file)
 	}
 	return r, nil
 }
@@ -294,7 +295,7 @@ func (p *Process) mergeReports(c *cli.Context, dir string) error {
 	case len(reports) == 0 && len(faults) > 0:
 		return errors.Join(faults...)
 	case len(reports) == 0:
-		return withHint(fmt.Errorf("%s: has no report", dir), "cnibox doctor --json > "+filepath.Join(dir, "NODE"))
+		return advice.With(fmt.Errorf("%s: has no report", dir), "cnibox doctor --json > "+filepath.Join(dir, "NODE"))
 	}
 	merged := doctor.Merge(reports)
 	s := p.style(c)

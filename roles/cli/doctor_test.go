@@ -711,7 +711,7 @@ func TestDoctorCluster(t *testing.T) {
 		node := fmt.Sprintf("n%03d", i)
 		r := doctor.Report{Node: node, Findings: []doctor.Finding{
 			{Severity: doctor.Error, ID: "forwarding4", Object: "net/ipv4/ip_forward", Fix: "sysctl"},
-			{Severity: doctor.Warning, ID: "container-ended", Object: node, Fix: "cnibox repair", Attachments: []store.Key{{ContainerID: node}}},
+			{Severity: doctor.Warning, ID: "container-ended", Object: node, Fix: fixRepair, Attachments: []store.Key{{ContainerID: node}}},
 		}}
 		if i == 7 {
 			r.Findings = append(r.Findings, doctor.Finding{Severity: doctor.Error, ID: "disk", Object: "/run", Fix: "df"})

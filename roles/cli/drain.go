@@ -12,6 +12,8 @@ import (
 	"github.com/cnibox/cnibox/roles/call/plugindir"
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/netpolicy/control"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 )
 
 // drain returns the node to the previous plugins if no container is attached, and lists the
@@ -23,7 +25,7 @@ func (p *Process) drain(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	if _, err := rebuildAndExport(ctx, h); err != nil {
+	if _, err := inventory.Export(ctx, h); err != nil {
 		return stateHint(err)
 	}
 	if _, err := attachment.Reap(ctx, h, ""); err != nil {
@@ -53,7 +55,7 @@ func (p *Process) drain(c *cli.Context) error {
 
 // refuseAttached lists the attached containers, and returns an error if there are some.
 func (p *Process) refuseAttached(c *cli.Context, h *roles.Host) error {
-	state, err := readState(c.Context, h)
+	state, err := inventory.Read(c.Context, h)
 	if err != nil || len(state.Attachments) == 0 {
 		return stateHint(err)
 	}
@@ -64,7 +66,7 @@ func (p *Process) refuseAttached(c *cli.Context, h *roles.Host) error {
 	} else if err := p.writeAttachments(state.Attachments, h.Now(), p.style(c)); err != nil {
 		return err
 	}
-	return withHint(fmt.Errorf("%d interfaces are still attached by cnibox: %w", len(state.Attachments), errDifferent), "the same call when their containers have ended")
+	return advice.With(fmt.Errorf("%d interfaces are still attached by cnibox: %w", len(state.Attachments), errDifferent), "the same call when their containers have ended")
 }
 
 // handBack replaces cnibox's plugins by the previous ones. It exports the leases before, so that the

@@ -20,6 +20,8 @@ import (
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 )
 
 const (
@@ -66,7 +68,7 @@ examples:
 
 func (p *Process) drops(c *cli.Context, h *roles.Host) error {
 	if c.Duration("for") < 0 {
-		return usagef("cnibox help drops", "--for %s: want no negative time", c.Duration("for"))
+		return advice.Usagef("cnibox help drops", "--for %s: want no negative time", c.Duration("for"))
 	}
 	ctx, stop := signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -77,7 +79,7 @@ func (p *Process) drops(c *cli.Context, h *roles.Host) error {
 	}
 	if c.Bool("policy") {
 		if c.IsSet("all") {
-			return usagef("cnibox help drops", "--all and --policy: use one of them")
+			return advice.Usagef("cnibox help drops", "--all and --policy: use one of them")
 		}
 		return p.denials(ctx, h, c.String("pod"), c.Bool("json"))
 	}
@@ -125,7 +127,7 @@ type dropLog struct {
 
 	// containers and links are those of the node, to be compared with packets. only has the IDs of
 	// the containers that --pod names.
-	containers []attached
+	containers []inventory.Attachment
 	links      []netops.LinkInfo
 	only       map[string]bool
 	// policies are read at the first drop after policyAge.
@@ -143,16 +145,16 @@ type dropLog struct {
 
 // readNode reads containers and links.
 func (l *dropLog) readNode(ctx context.Context) error {
-	state, err := readState(ctx, l.h)
+	state, err := inventory.Read(ctx, l.h)
 	if err != nil {
 		return err
 	}
-	l.containers = append([]attached{}, state.Attachments...)
+	l.containers = append([]inventory.Attachment{}, state.Attachments...)
 	l.links, err = l.h.Net.Links(ctx, nil)
 	if err != nil || l.pod == "" {
 		return err
 	}
-	err = state.onlyContainer(l.pod)
+	err = state.OnlyContainer(l.pod)
 	if err != nil && l.only != nil {
 		return nil // it has ended, and may come back
 	}
@@ -160,7 +162,7 @@ func (l *dropLog) readNode(ctx context.Context) error {
 	for _, a := range state.Attachments {
 		l.only[a.ContainerID] = true
 	}
-	return withHint(err, "cnibox state")
+	return advice.With(err, "cnibox state")
 }
 
 // run prints drops until ctx ends, which is not an error.
@@ -171,7 +173,7 @@ func (l *dropLog) run(ctx context.Context) (err error) {
 		fmt.Fprintf(l.p.Stderr, "cnibox: drops: %v; the drop counters of interfaces follow\n", err)
 		return l.runCounters(ctx)
 	case errors.Is(err, netops.ErrBusy):
-		return withHint(err, "end the other program")
+		return advice.With(err, "end the other program")
 	case err != nil:
 		return err
 	}
@@ -215,7 +217,7 @@ func (l *dropLog) add(d packets.Drop) {
 		return
 	}
 	if a != nil {
-		r.Pod, r.Device = containerName(a), a.HostLink
+		r.Pod, r.Device = a.Title(), a.HostLink
 	} else {
 		for i := range l.links {
 			if mac := l.links[i].MAC; mac != "" && (mac == d.SourceMAC || mac == d.DestinationMAC) {
@@ -275,7 +277,7 @@ func (l *dropLog) explain(r *dropRecord, d *packets.Drop) {
 
 // containerOf returns the attachment that a packet is from or to, or nil; with --pod one of that
 // container. Two networks may have the same addresses: the MAC decides.
-func (l *dropLog) containerOf(d *packets.Drop) (found *attached) {
+func (l *dropLog) containerOf(d *packets.Drop) (found *inventory.Attachment) {
 	for i := range l.containers {
 		a := &l.containers[i]
 		if l.only != nil && !l.only[a.ContainerID] {
@@ -404,13 +406,13 @@ func (l *dropLog) runCounters(ctx context.Context) error {
 
 // risen prints a counter of an interface.
 func (l *dropLog) risen(link, what string, by uint64) {
-	i := slices.IndexFunc(l.containers, func(a attached) bool { return a.HostLink == link })
+	i := slices.IndexFunc(l.containers, func(a inventory.Attachment) bool { return a.HostLink == link })
 	if by == 0 || l.only != nil && (i < 0 || !l.only[l.containers[i].ContainerID]) {
 		return
 	}
 	r := &dropRecord{Time: l.h.Now(), Device: link, Reason: what, Count: int(by)}
 	if i >= 0 {
-		r.Pod = containerName(&l.containers[i])
+		r.Pod = l.containers[i].Title()
 	}
 	l.write(r)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -33,7 +34,7 @@ func TestDropLines(t *testing.T) {
 	var out bytes.Buffer
 	l := &dropLog{
 		p: &Process{Stdout: &out}, h: &roles.Host{Now: time.Now, Store: store.New(store.Options{StateDir: t.TempDir()})}, lines: map[dropKey]*dropRecord{},
-		containers: []attached{
+		containers: []inventory.Attachment{
 			{ContainerID: "other", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}, MAC: "02:00:00:00:00:01", HostLink: "veth1"},
 			{ContainerID: "id", Pod: "default/web", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}, MAC: "02:00:00:00:00:02", HostLink: "veth2"},
 		},

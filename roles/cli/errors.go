@@ -14,6 +14,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
@@ -50,44 +51,22 @@ type verbError struct {
 func (e *verbError) Error() string { return e.verb + ": " + e.err.Error() }
 func (e *verbError) Unwrap() error { return e.err }
 
-// hintError is an error with advice.
-type hintError struct {
-	err  error
-	hint string
-}
-
-func (e *hintError) Error() string { return e.err.Error() }
-func (e *hintError) Unwrap() error { return e.err }
-
-// withHint adds advice to an error.
-func withHint(err error, hint string) error {
-	if err == nil || hint == "" {
-		return err
-	}
-	return &hintError{err, hint}
-}
-
 // beRoot is the advice for missing rights. Other users get it in place of any other.
 const beRoot = "run it as root"
 
 // hintOf returns the advice of an error, or "".
 func hintOf(err error) string {
-	var he *hintError
-	if errors.As(err, &he) && (os.Geteuid() == 0 || strings.HasPrefix(he.hint, beRoot)) {
-		return he.hint
+	var he *advice.Error
+	if errors.As(err, &he) && (os.Geteuid() == 0 || strings.HasPrefix(he.Try, beRoot)) {
+		return he.Try
 	}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, netops.ErrPermission) {
 		return beRoot
 	}
 	if he != nil {
-		return he.hint
+		return he.Try
 	}
 	return ""
-}
-
-// usagef returns an error for wrong arguments, with advice.
-func usagef(hint, format string, a ...any) error {
-	return withHint(roles.Usagef(format, a...), hint)
 }
 
 // named adds the verb to the errors of run.
@@ -139,7 +118,7 @@ func flagError(cmd *cli.Command, err error) error {
 	}
 	verb := verbOf(cmd)
 	if verb == "" {
-		return usagef("cnibox help", "%s", text)
+		return advice.Usagef("cnibox help", "%s", text)
 	}
 	hint := "cnibox help " + verb
 	if unknown {
@@ -151,7 +130,7 @@ func flagError(cmd *cli.Command, err error) error {
 			hint = "cnibox " + verb + " --" + s
 		}
 	}
-	return &verbError{verb, usagef(hint, "%s", text)}
+	return &verbError{verb, advice.Usagef(hint, "%s", text)}
 }
 
 // wanted returns what the value of a flag should be.
@@ -185,7 +164,7 @@ func (p *Process) unknownVerb(word string, cmds []*cli.Command) error {
 	} else if s := lint.Suggest(word, names); s != "" {
 		hint = "cnibox help " + s
 	}
-	return usagef(hint, "%q is not a verb or role", word)
+	return advice.Usagef(hint, "%q is not a verb or role", word)
 }
 
 // isUnread reports whether the reader of the output closed it, as `| head` does. This is not an

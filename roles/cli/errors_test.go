@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 // TestReport: it is not an error if the reader of the output closes it, as `| head` does.
@@ -30,8 +31,8 @@ func TestReport(t *testing.T) {
 		{&verbError{"agent", &net.OpError{Op: "write", Net: "unix", Err: unix.EPIPE}}, ExitFailed, "cnibox: agent: write unix: broken pipe\n", nil},
 		{fmt.Errorf("write: %w", unix.EACCES), ExitFailed, "cnibox: write: permission denied\ntry: run it as root\n", nil},
 		{fmt.Errorf("write: %w", unix.EROFS), ExitFailed, "cnibox: write: read-only file system\n", nil},
-		{withHint(unix.EPERM, "sudo"), ExitFailed, "cnibox: operation not permitted\ntry: sudo\n", []string{"state", "--", "--json"}},
-		{&verbError{"state", withHint(usagef("", "x"), "y")}, ExitUsage, "{\n  \"verb\": \"state\",\n  \"error\": \"x\",\n  \"fix\": \"y\",\n  \"exitCode\": 2\n}\n", []string{"state", "--json", "x"}},
+		{advice.With(unix.EPERM, "sudo"), ExitFailed, "cnibox: operation not permitted\ntry: sudo\n", []string{"state", "--", "--json"}},
+		{&verbError{"state", advice.With(advice.Usagef("", "x"), "y")}, ExitUsage, "{\n  \"verb\": \"state\",\n  \"error\": \"x\",\n  \"fix\": \"y\",\n  \"exitCode\": 2\n}\n", []string{"state", "--json", "x"}},
 		{&verbError{"agent status", roles.Warning("x")}, ExitWarnings, "cnibox: agent status: x\n", nil},
 		{&verbError{"check", errDifferent}, ExitDifferent, "", []string{"check", "--json"}},
 	} {

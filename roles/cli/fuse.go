@@ -14,6 +14,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles/call/netlist"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
@@ -41,7 +42,7 @@ examples:
 		Action: func(c *cli.Context) error {
 			file := c.Args().First()
 			if c.Args().Len() != 1 || file == "-" && c.Bool("write") {
-				return usagef("cnibox help fuse", "want FILE, which cannot be - with --write")
+				return advice.Usagef("cnibox help fuse", "want FILE, which cannot be - with --write")
 			}
 			return p.fuse(file, c.Bool("split"), c.Bool("write"))
 		},
@@ -59,7 +60,7 @@ func (p *Process) fuse(file string, split, write bool) error {
 	}
 	raw, err := rewrite(data)
 	if err != nil {
-		return withHint(fmt.Errorf("%s: %w", file, err), p.fuseHint(file, data))
+		return advice.With(fmt.Errorf("%s: %w", file, err), p.fuseHint(file, data))
 	}
 	var out bytes.Buffer
 	if err := json.Indent(&out, bytes.TrimSpace(raw), "", "  "); err != nil {
@@ -102,7 +103,7 @@ func refuseFused(dir string) error {
 		}
 		if _, err := netlist.Split(raw); err == nil {
 			err := fmt.Errorf("%s is a fused list, which needs the plugin %s; nothing was removed", file, netlist.FusedType)
-			return withHint(err, "cnibox fuse --split --write "+file)
+			return advice.With(err, "cnibox fuse --split --write "+file)
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 const exitCodes = `exit codes:
@@ -43,7 +44,7 @@ func (p *Process) helpCommand(root *cli.Command) *cli.Command {
 			cmd := find(cmds, c.Args().First())
 			if r, ok := p.Table.Lookup(c.Args().First()); ok && (len(path) == 1 || cmd == nil) {
 				if len(path) > 1 {
-					return usagef("cnibox help "+path[0], "%q has no verbs", path[0])
+					return advice.Usagef("cnibox help "+path[0], "%q has no verbs", path[0])
 				}
 				if cmd != nil {
 					writeVerb(p.Stdout, cmd)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -52,7 +54,7 @@ examples:
 
 func (p *Process) history(c *cli.Context, h *roles.Host) error {
 	if c.Args().Len() > 1 || c.IsSet("at") && c.IsSet("since") {
-		return usagef("cnibox help history", "want at most one address, pod or container, and --at or --since")
+		return advice.Usagef("cnibox help history", "want at most one address, pod or container, and --at or --since")
 	}
 	var when time.Time
 	for _, name := range []string{"at", "since"} {
@@ -177,7 +179,7 @@ func isOf(h *store.Holding, name string) bool {
 
 // isContainer reports whether a name is that of a pod, or begins the ID of a container.
 func isContainer(pod, id, name string) bool {
-	return name == pod || name == id || len(name) >= shortIDLeast && len(id) == longID && isHex(id) && strings.HasPrefix(id, name)
+	return name == pod || name == id || len(name) >= shortIDLeast && inventory.IsRandom(id) && strings.HasPrefix(id, name)
 }
 
 // changesSince returns when attachments were added and removed, oldest first.
@@ -229,5 +231,5 @@ func parseTime(s string, now time.Time) (time.Time, error) {
 		}
 		return t, nil
 	}
-	return time.Time{}, usagef("cnibox help history", "%q is neither a time nor a duration", s)
+	return time.Time{}, advice.Usagef("cnibox help history", "%q is neither a time nor a duration", s)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
@@ -67,7 +68,7 @@ examples:
 func (p *Process) installFromFlags(c *cli.Context) error {
 	kind := plugindir.LinkKind(c.String("link"))
 	if !slices.Contains([]plugindir.LinkKind{plugindir.Symbolic, plugindir.Hard, plugindir.Copy}, kind) {
-		return usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)
+		return advice.Usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)
 	}
 	names, err := p.pluginNames(c.Args().Slice())
 	if err != nil {
@@ -75,7 +76,7 @@ func (p *Process) installFromFlags(c *cli.Context) error {
 	}
 	dir, confDir, root := c.String("dir"), c.String("conf-dir"), c.String("root")
 	if dir == "" {
-		return usagef("cnibox help install", "--dir: want a directory")
+		return advice.Usagef("cnibox help install", "--dir: want a directory")
 	}
 	runtime, err := findRuntime(c.String("runtime"))
 	if err != nil {
@@ -83,7 +84,7 @@ func (p *Process) installFromFlags(c *cli.Context) error {
 	}
 	if root != "" {
 		if runtime != nil {
-			return usagef("docs/runtimes.md has the files to add to the image", "--runtime works on this node, not on the image of --root")
+			return advice.Usagef("docs/runtimes.md has the files to add to the image", "--runtime works on this node, not on the image of --root")
 		}
 		if dir, err = inImage(root, dir); err != nil {
 			return err
@@ -97,7 +98,7 @@ func (p *Process) installFromFlags(c *cli.Context) error {
 		return err
 	}
 	if root == "" && isPackaged(dir) && !c.Bool("force") {
-		return withHint(fmt.Errorf("%s belongs to packages of the distribution, and their upgrades replace plugins there", dir),
+		return advice.With(fmt.Errorf("%s belongs to packages of the distribution, and their upgrades replace plugins there", dir),
 			"'cnibox install --runtime NAME' makes a runtime search "+defaultPluginDir+" first: see docs/runtimes.md")
 	}
 	replaced, err := p.install(dir, kind, c.Bool("force"), names)
@@ -132,7 +133,7 @@ func (p *Process) pluginNames(given []string) ([]string, error) {
 			if s := lint.Suggest(g, all); s != "" {
 				hint = fmt.Sprintf("%s (did you mean %q?)", hint, s)
 			}
-			return nil, usagef(hint, "%q is not a role", g)
+			return nil, advice.Usagef(hint, "%q is not a role", g)
 		}
 	}
 	slices.Sort(given)
@@ -143,12 +144,12 @@ func (p *Process) pluginNames(given []string) ([]string, error) {
 func inImage(root, dir string) (string, error) {
 	image, err := os.OpenRoot(root)
 	if err != nil {
-		return "", withHint(err, "--root: want the directory of an image")
+		return "", advice.With(err, "--root: want the directory of an image")
 	}
 	defer image.Close()
 	dir = strings.TrimLeft(filepath.Clean("/"+dir), "/")
 	if err := image.MkdirAll(dir, 0o755); err != nil {
-		return "", withHint(fmt.Errorf("make directory in image %q: %w", root, err), "run it as root; a link in the image has to be relative")
+		return "", advice.With(fmt.Errorf("make directory in image %q: %w", root, err), "run it as root; a link in the image has to be relative")
 	}
 	return filepath.Join(root, dir), nil
 }
@@ -164,13 +165,13 @@ func (p *Process) install(dir string, kind plugindir.LinkKind, force bool, names
 		}
 	})
 	if err != nil {
-		return false, withHint(err, installHint(err))
+		return false, advice.With(err, installHint(err))
 	}
 	if fresh > 0 && !p.quiet {
 		fmt.Fprintf(p.Stdout, "kept %s: up to date\n", counted(fresh, "plugin"))
 	}
 	if is.Kept > 0 {
-		return is.Replaced, withHint(fmt.Errorf("%d of %d names are other programs' files: %w", is.Kept, len(names), errDifferent), "the same command with --force")
+		return is.Replaced, advice.With(fmt.Errorf("%d of %d names are other programs' files: %w", is.Kept, len(names), errDifferent), "the same command with --force")
 	}
 	return is.Replaced, nil
 }

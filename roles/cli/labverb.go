@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 func (p *Process) labCommand() *cli.Command {
@@ -79,10 +80,10 @@ examples:
 // lab returns the lab at --dir. Only root can start or use it.
 func (p *Process) lab(c *cli.Context) (*lab.Lab, func(), error) {
 	if c.Args().Len() > 0 && c.Command.ArgsUsage == "" {
-		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is not an argument of this verb", c.Args().First())
+		return nil, nil, advice.Usagef("cnibox help "+verbOf(c.Command), "%q is not an argument of this verb", c.Args().First())
 	}
 	if os.Geteuid() != 0 {
-		return nil, nil, withHint(errors.New("only root can make network namespaces"), "run it as root")
+		return nil, nil, advice.With(errors.New("only root can make network namespaces"), "run it as root")
 	}
 	n := netops.New(netops.Options{})
 	return &lab.Lab{Dir: c.String("dir"), Self: p.Self, Net: n}, func() { _ = n.Close() }, nil
@@ -122,7 +123,7 @@ func (p *Process) labDown(c *cli.Context) error {
 	defer done()
 	err = l.Down(c.Context)
 	if errors.Is(err, lab.ErrDown) {
-		return withHint(err, "name the directory of the lab with --dir")
+		return advice.With(err, "name the directory of the lab with --dir")
 	}
 	return err
 }
@@ -130,7 +131,7 @@ func (p *Process) labDown(c *cli.Context) error {
 // labRun is `cnibox lab run`. The verb takes the place of this process, with its terminal, signals and exit code.
 func (p *Process) labRun(c *cli.Context) error {
 	if c.Args().Len() < 2 {
-		return usagef("cnibox help lab run", "want NODE and VERB")
+		return advice.Usagef("cnibox help lab run", "want NODE and VERB")
 	}
 	l, done, err := p.lab(c)
 	if err != nil {
@@ -139,14 +140,14 @@ func (p *Process) labRun(c *cli.Context) error {
 	defer done()
 	err = l.Become(c.Args().First(), p.Env, c.Args().Tail())
 	if errors.Is(err, lab.ErrInvalid) {
-		return usagef("cnibox lab status", "%w", err)
+		return advice.Usagef("cnibox lab status", "%w", err)
 	}
 	return labHint(err)
 }
 
 func (p *Process) labForward(c *cli.Context) error {
 	if c.Args().Len() != 1 {
-		return usagef("cnibox help lab forward", "want HOST:PORT")
+		return advice.Usagef("cnibox help lab forward", "want HOST:PORT")
 	}
 	l, done, err := p.lab(c)
 	if err != nil {
@@ -159,11 +160,11 @@ func (p *Process) labForward(c *cli.Context) error {
 func labHint(err error) error {
 	switch {
 	case errors.Is(err, lab.ErrUp):
-		return withHint(err, "cnibox lab down")
+		return advice.With(err, "cnibox lab down")
 	case errors.Is(err, lab.ErrDown):
-		return withHint(err, "cnibox lab up")
+		return advice.With(err, "cnibox lab up")
 	case errors.Is(err, lab.ErrInvalid):
-		return usagef("cnibox help lab up", "%w", err)
+		return advice.Usagef("cnibox help lab up", "%w", err)
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
@@ -43,7 +44,7 @@ examples:
 				return p.explain(c)
 			}
 			if !c.Args().Present() {
-				return usagef("cnibox lint /etc/cni/net.d", "no file given")
+				return advice.Usagef("cnibox lint /etc/cni/net.d", "no file given")
 			}
 			return p.lint(c)
 		},
@@ -281,7 +282,7 @@ func (p *Process) explained(args []string) ([]*roles.Role, error) {
 		}
 		data, err := p.readFile(a, lint.MaxSize)
 		if err != nil {
-			return nil, withHint(err, "name a role (cnibox list) or a file")
+			return nil, advice.With(err, "name a role (cnibox list) or a file")
 		}
 		for _, typ := range lint.Types(data) {
 			if r, ok := p.Table.Lookup(typ); ok {

@@ -6,6 +6,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 // listed is a role in `cnibox list --json`.
@@ -48,7 +49,7 @@ func (p *Process) listCommand() *cli.Command {
 // noArgs returns an error for arguments of a verb without any.
 func noArgs(c *cli.Context) error {
 	if c.Args().Present() {
-		return usagef("cnibox help "+verbOf(c.Command), "%q: no argument is expected", c.Args().First())
+		return advice.Usagef("cnibox help "+verbOf(c.Command), "%q: no argument is expected", c.Args().First())
 	}
 	return nil
 }

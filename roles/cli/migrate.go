@@ -15,6 +15,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 // migration replaces one program on the node, and returns to it.
@@ -196,7 +197,7 @@ func (m *migrator) run() ([]step, error) {
 	if m.c.Bool("back") {
 		look = m.back
 		if _, after := m.others(); len(after) > 0 {
-			return nil, withHint(fmt.Errorf("this node was then migrated from %s: return to that first", after[0]), "cnibox migrate "+after[0]+" --back")
+			return nil, advice.With(fmt.Errorf("this node was then migrated from %s: return to that first", after[0]), "cnibox migrate "+after[0]+" --back")
 		}
 	}
 	for last := ""; ; {
@@ -218,12 +219,12 @@ func (m *migrator) run() ([]step, error) {
 		s := steps[at]
 		switch {
 		case s.State == stepManual:
-			return steps, withHint(problem("the next step is yours: "+s.What), "the same command afterwards")
+			return steps, advice.With(problem("the next step is yours: "+s.What), "the same command afterwards")
 		case s.Name == last:
 			return steps, fmt.Errorf("step %s: it was made, but is still to do: %s", s.Name, s.What)
 		case !confirmed:
 			if confirmed = m.confirm(m.c); !confirmed {
-				return steps, withHint(problem("nothing was changed"), "the same command with --yes")
+				return steps, advice.With(problem("nothing was changed"), "the same command with --yes")
 			}
 			m.record.Released = m.record.Released && m.c.Bool("back")
 			if err := m.save(); err != nil {
@@ -311,7 +312,7 @@ func (m *migrator) load() error {
 		err = json.Unmarshal(raw, &m.record)
 	}
 	if err != nil {
-		return withHint(fmt.Errorf("read record %s: %w", m.path, err), "correct or delete it; --back needs it")
+		return advice.With(fmt.Errorf("read record %s: %w", m.path, err), "correct or delete it; --back needs it")
 	}
 	m.dir = m.record.Dir
 	return errors.Join(m.c.Set("dir", m.record.Dir), m.c.Set("conf-dir", m.record.ConfDir))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles/cloud/azureview"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
@@ -63,7 +64,7 @@ func (m *migrator) takeAzure(install func() error) error {
 	defer cancel()
 	unlock, err := azureview.LockPlugin(ctx, m.h)
 	if errors.Is(err, fs.ErrNotExist) {
-		return withHint(err, "update azure-vnet to v1.4.15 or newer, whose calls can be locked out")
+		return advice.With(err, "update azure-vnet to v1.4.15 or newer, whose calls can be locked out")
 	}
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -93,7 +94,7 @@ func (m *migrator) canReplaceFlannel(running *process, rules []string) error {
 	if found {
 		return nil
 	}
-	return withHint(errors.New("there is no flannel on this node: no process flanneld in this network namespace, and none of its devices, rules and files"),
+	return advice.With(errors.New("there is no flannel on this node: no process flanneld in this network namespace, and none of its devices, rules and files"),
 		"run it on the node itself, not in a container")
 }
 
@@ -182,7 +183,7 @@ func (m *migrator) removeFlannelRules() error {
 		err = leftovers.Of(m.h.Net).RemoveFlannel(m.c.Context)
 	}
 	if errors.Is(err, netops.ErrNotSupported) {
-		return withHint(err, "install the program, or run 'iptables-save' on the node")
+		return advice.With(err, "install the program, or run 'iptables-save' on the node")
 	}
 	if err != nil {
 		return err

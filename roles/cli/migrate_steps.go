@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
@@ -30,7 +31,7 @@ func (m *migrator) checkNetworks() error {
 	return m.eachNetwork(func(file string, raw []byte) error {
 		found := m.linter(m.dir).Lint(file, raw)
 		if i := slices.IndexFunc(found, isFault); i >= 0 {
-			return withHint(fmt.Errorf("a network is invalid: %s", found[i].String()), "cnibox lint "+m.record.ConfDir)
+			return advice.With(fmt.Errorf("a network is invalid: %s", found[i].String()), "cnibox lint "+m.record.ConfDir)
 		}
 		return nil
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/cnibox/cnibox/internal/rawjson"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/netlist"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
@@ -37,7 +38,7 @@ func (p *Process) loadNetwork(file string) (*network, error) {
 		n.List, err = netlist.Parse(n.raw, "0.1.0") // the meaning of a missing version
 	}
 	if err != nil {
-		return nil, withHint(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)
+		return nil, advice.With(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)
 	}
 	return n, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/netlist"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 // planned is the plan of one plugin of a list.
@@ -40,7 +41,7 @@ examples:
 		),
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {
-				return usagef("cnibox help plan", "want FILE")
+				return advice.Usagef("cnibox help plan", "want FILE")
 			}
 			list, err := p.loadNetwork(c.Args().First())
 			if err != nil {
@@ -83,9 +84,9 @@ func (p *Process) plan(c *cli.Context, list *netlist.List) ([]planned, error) {
 func (p *Process) planHint(c *cli.Context, err error) error {
 	switch {
 	case errors.Is(err, roles.ErrConf):
-		return withHint(err, p.lintHint(c))
+		return advice.With(err, p.lintHint(c))
 	case errors.Is(err, netops.ErrNoNetns):
-		return withHint(err, "ip netns list, or the path of a namespace")
+		return advice.With(err, "ip netns list, or the path of a namespace")
 	}
 	return stateHint(err)
 }

@@ -23,6 +23,9 @@ import (
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/path"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
 // maxPolicyFile bounds the file of an object in bytes.
@@ -32,11 +35,11 @@ func (p *Process) policyCommand() *cli.Command {
 	verb := func(name, usage, args, text string, do func(*cli.Context, *roles.Host, *netpolicy.State) error) *cli.Command {
 		return &cli.Command{Name: name, Usage: usage, ArgsUsage: args, Description: text, Flags: tableFlags(), Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if want := len(strings.Fields(args)); c.Args().Len() != want {
-				return usagef("cnibox help "+verbOf(c.Command), "want %s", args)
+				return advice.Usagef("cnibox help "+verbOf(c.Command), "want %s", args)
 			}
 			state, err := control.State(c.Context, h.Store)
 			if err != nil {
-				return withHint(err, "cnibox doctor")
+				return advice.With(err, "cnibox doctor")
 			}
 			return do(c, h, state)
 		})}
@@ -80,7 +83,7 @@ examples:
   cnibox policy off`,
 		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() > 0 {
-				return usagef("cnibox help policy off", "want no arguments")
+				return advice.Usagef("cnibox help policy off", "want no arguments")
 			}
 			return control.Off(c.Context, h)
 		}),
@@ -98,7 +101,7 @@ examples:
 }
 
 func (p *Process) explainPolicy(c *cli.Context, h *roles.Host, state *netpolicy.State) error {
-	to, port, err := splitPort(c.Args().Get(1))
+	to, port, err := path.SplitPort(c.Args().Get(1))
 	if err != nil {
 		return err
 	}
@@ -190,12 +193,12 @@ func policyEnd(s *netpolicy.State, name string) ([]netip.Addr, error) {
 	if len(found) == 1 { // a container without a pod has its ID as the name
 		return found[0].Addresses, nil
 	}
-	return nil, withHint(fmt.Errorf("%q is neither an address nor a pod that the agent knows", name), "cnibox policy list")
+	return nil, advice.With(fmt.Errorf("%q is neither an address nor a pod that the agent knows", name), "cnibox policy list")
 }
 
 // isFiltered reports whether policies apply to a connection, and completes it. What the node itself begins is not filtered.
 func isFiltered(links []netops.LinkInfo, f *netpolicy.Flow) bool {
-	own := reachable(links)
+	own := view.Reachable(links)
 	f.ToNode = slices.Contains(own, f.Server)
 	return !slices.Contains(own, f.Client)
 }
@@ -250,7 +253,7 @@ func countRow(r *netpolicy.RuleCount) []string {
 
 func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.State) error {
 	if c.Duration("for") < 0 {
-		return usagef("cnibox help policy try", "--for %s: want no negative time", c.Duration("for"))
+		return advice.Usagef("cnibox help policy try", "--for %s: want no negative time", c.Duration("for"))
 	}
 	interrupted, stop := signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
 	defer stop()

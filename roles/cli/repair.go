@@ -15,6 +15,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 // repairNode repairs the state files, and then the attachments that they describe.
@@ -99,7 +100,7 @@ func (a *auditor) removeExtra(ctx context.Context, n *nodePlan) error {
 
 // errNotRepaired is the error of a repair that was not confirmed.
 func errNotRepaired() error {
-	return withHint(problem("nothing was changed"), "the same command with --yes")
+	return advice.With(problem("nothing was changed"), "the same command with --yes")
 }
 
 // confirm reports whether the user wants the printed changes.

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 // exportVerb is the verb of a role that writes its state in the role's own format. It is called by
@@ -54,7 +55,7 @@ func nounCommand(noun, help string) *cli.Command {
 
 // noSubverb returns the action of a command that needs a verb.
 func noSubverb(noun string) cli.ActionFunc {
-	return func(*cli.Context) error { return usagef("cnibox help "+noun, "no verb given") }
+	return func(*cli.Context) error { return advice.Usagef("cnibox help "+noun, "no verb given") }
 }
 
 func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *cli.Command {
@@ -74,7 +75,7 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 		Flags:       flags,
 		Action: func(c *cli.Context) error {
 			if err := countArgs(v.Args, c.Args().Slice()); err != nil {
-				return withHint(err, "cnibox help "+v.Name)
+				return advice.With(err, "cnibox help "+v.Name)
 			}
 			h, done, err := p.host(c.Context, r.Name())
 			if err != nil {
@@ -92,7 +93,7 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 			}
 			out, err := v.Run(c.Context, h, values, c.Args().Slice())
 			if errors.Is(err, roles.ErrUsage) {
-				return withHint(err, "cnibox help "+v.Name)
+				return advice.With(err, "cnibox help "+v.Name)
 			}
 			if v := reflect.ValueOf(out); !v.IsValid() || err != nil && v.IsZero() {
 				return err
@@ -120,11 +121,11 @@ func countArgs(takes string, args []string) error {
 	}
 	switch {
 	case takes == "" && len(args) > 0:
-		return usagef("", "%q: no argument is expected", args[0])
+		return advice.Usagef("", "%q: no argument is expected", args[0])
 	case len(args) < least:
-		return usagef("", "want %s", takes)
+		return advice.Usagef("", "want %s", takes)
 	case len(args) > most:
-		return usagef("", "unexpected argument %q: want %s", args[most], takes)
+		return advice.Usagef("", "unexpected argument %q: want %s", args[most], takes)
 	}
 	return nil
 }

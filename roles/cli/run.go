@@ -20,6 +20,8 @@ import (
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/call/result"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -107,7 +109,7 @@ func (p *Process) check(c *cli.Context, r *call) error {
 	}
 	if r.Result == nil && !r.list.DisableCheck {
 		err := fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.Request.IfName, r.Request.ContainerID, r.list.Name)
-		return withHint(err, "cnibox diff, which compares the attachments of runtimes")
+		return advice.With(err, "cnibox diff, which compares the attachments of runtimes")
 	}
 	err = r.list.Check(c.Context, r.host.Delegate, r.Call)
 	if err == nil {
@@ -161,7 +163,7 @@ examples:
 // failed one. add does not run DEL itself as a runtime does, because that could remove an
 // attachment that an earlier call made. If such a call has written the cache, there is no hint.
 func (r *call) withDelHint(c *cli.Context, err error) error {
-	if !errors.As(err, new(*netlist.KeptError)) || errors.As(err, new(*hintError)) {
+	if !errors.As(err, new(*netlist.KeptError)) || errors.As(err, new(*advice.Error)) {
 		return err
 	}
 	if kept, cacheErr := r.readCache(); kept != nil || cacheErr != nil {
@@ -173,7 +175,7 @@ func (r *call) withDelHint(c *cli.Context, err error) error {
 			del += " --" + flag + " " + c.String(flag)
 		}
 	}
-	return withHint(err, "cnibox del "+del+", which removes the changes of the plugins before the failed one")
+	return advice.With(err, "cnibox del "+del+", which removes the changes of the plugins before the failed one")
 }
 
 func cniFlags() []cli.Flag { return pathFlag(defaultPluginDir) }
@@ -194,7 +196,7 @@ func (p *Process) runtime(c *cli.Context, file string) (*call, func(), error) {
 	for _, plugin := range append(slices.Clip(list.Plugins), list.Unfused().Plugins...) {
 		if _, ok := findPlugin(path, plugin.Type); !ok {
 			err := fmt.Errorf("plugin %q is not in %s", plugin.Type, strings.Join(path, ":"))
-			return nil, nil, withHint(err, "cnibox install, or name the directory with --cni-path")
+			return nil, nil, advice.With(err, "cnibox install, or name the directory with --cni-path")
 		}
 	}
 	h, done, err := p.host(c.Context, "")
@@ -208,7 +210,7 @@ func (p *Process) runtime(c *cli.Context, file string) (*call, func(), error) {
 func (p *Process) call(c *cli.Context, needNetns bool) (*call, func(), error) {
 	args := c.Args()
 	if args.Len() > 3 || args.Len() < 2 || needNetns && args.Get(2) == "" {
-		return nil, nil, usagef("cnibox help "+c.Command.Name, "want %s", c.Command.ArgsUsage)
+		return nil, nil, advice.Usagef("cnibox help "+c.Command.Name, "want %s", c.Command.ArgsUsage)
 	}
 	r, done, err := p.runtime(c, args.First())
 	if err != nil {
@@ -243,7 +245,7 @@ func (r *call) wholeID(ctx context.Context, id string) (string, error) {
 	}
 	var ids []string
 	add := func(network, id string) {
-		if network == r.list.Name && len(id) == longID && isHex(id) {
+		if network == r.list.Name && inventory.IsRandom(id) {
 			ids = append(ids, id)
 		}
 	}
@@ -260,7 +262,7 @@ func (r *call) wholeID(ctx context.Context, id string) (string, error) {
 	if err != nil {
 		return "", stateHint(err)
 	}
-	return completeID(ids, id)
+	return inventory.CompleteID(ids, id)
 }
 
 // validate returns an error if the container ID or the interface name is not valid, or
@@ -280,23 +282,23 @@ func (r *call) validate() error {
 // values by capability, of which the list must declare each.
 func attachmentFlags(c *cli.Context, list *netlist.List) (args roles.Args, given map[string]json.RawMessage, err error) {
 	if args, err = roles.ParseArgs(c.String("args")); err != nil {
-		return args, nil, usagef(`--args "K=V;K2=V2"`, "--args: %v", err)
+		return args, nil, advice.Usagef(`--args "K=V;K2=V2"`, "--args: %v", err)
 	}
 	if labels := strings.Join(c.StringSlice("label"), ","); labels != "" {
 		if _, err := enforce.Labels(labels); err != nil {
-			return args, nil, usagef("--label app=web", "--label: %v", err)
+			return args, nil, advice.Usagef("--label app=web", "--label: %v", err)
 		}
 		args, _ = roles.ParseArgs(args.String() + ";IgnoreUnknown=1;" + enforce.LabelsArg + "=" + labels) // both parts are valid
 	}
 	if s := c.String("cap"); s != "" {
 		if err := json.Unmarshal([]byte(s), &given); err != nil {
-			return args, nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", roles.Mismatch(err))
+			return args, nil, advice.Usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", roles.Mismatch(err))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		if !list.Can(name) {
 			declared := cmp.Or(strings.Join(list.Capabilities(), ", "), "none")
-			return args, nil, usagef(`"capabilities": {"`+name+`": true} in the plugin that reads it`,
+			return args, nil, advice.Usagef(`"capabilities": {"`+name+`": true} in the plugin that reads it`,
 				"--cap: no plugin of the list declares the capability %q, and runtimes would not pass it on; declared: %s", name, declared)
 		}
 	}
@@ -305,7 +307,7 @@ func attachmentFlags(c *cli.Context, list *netlist.List) (args roles.Args, given
 
 // explainPlugin adds the next step for the user to a plugin's error.
 func (p *Process) explainPlugin(c *cli.Context, err error) error {
-	if err == nil || errors.As(err, new(*hintError)) {
+	if err == nil || errors.As(err, new(*advice.Error)) {
 		return err
 	}
 	code, details := p.ErrorCode(err)
@@ -313,12 +315,12 @@ func (p *Process) explainPlugin(c *cli.Context, err error) error {
 		err = fmt.Errorf("%w; %s", err, details)
 	}
 	if os.Geteuid() != 0 {
-		return withHint(err, "run it as root")
+		return advice.With(err, "run it as root")
 	}
 	hint := ""
 	switch {
 	case errors.Is(err, roles.ErrExhausted):
-		return withHint(err, "cnibox ipam show, which lists the owners of the addresses")
+		return advice.With(err, "cnibox ipam show, which lists the owners of the addresses")
 	case code == types.ErrTryAgainLater && c.Command.Name != "add": // add fails with this code also if a range is full
 		hint = "repeat the call later"
 	case code == types.ErrInvalidNetworkConfig, code == types.ErrIncompatibleCNIVersion:
@@ -326,5 +328,5 @@ func (p *Process) explainPlugin(c *cli.Context, err error) error {
 	case code == types.ErrInvalidNetNS:
 		hint = "ip netns list, or the path of a namespace"
 	}
-	return withHint(err, hint)
+	return advice.With(err, hint)
 }

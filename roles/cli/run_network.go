@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/call/result"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 func (p *Process) statusCommand() *cli.Command {
@@ -24,7 +25,7 @@ func (p *Process) statusCommand() *cli.Command {
 		Flags: cniFlags(),
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {
-				return usagef("cnibox help status", "want FILE")
+				return advice.Usagef("cnibox help status", "want FILE")
 			}
 			r, done, err := p.runtime(c, c.Args().First())
 			if err != nil {
@@ -59,13 +60,13 @@ examples:
 		Action: func(c *cli.Context) error {
 			names := c.Args().Slice()
 			if len(names) == 0 {
-				return usagef("cnibox help gc", "want FILE and the valid attachments")
+				return advice.Usagef("cnibox help gc", "want FILE and the valid attachments")
 			}
 			if len(names) == 1 && !c.Bool("none") && !c.Bool("added") {
-				return usagef("--none, to remove everything of the network", "no valid attachment given")
+				return advice.Usagef("--none, to remove everything of the network", "no valid attachment given")
 			}
 			if c.Bool("none") && (c.Bool("added") || len(names) > 1) {
-				return usagef("cnibox help gc", "--none contradicts --added and named attachments")
+				return advice.Usagef("cnibox help gc", "--none contradicts --added and named attachments")
 			}
 			r, done, err := p.runtime(c, names[0])
 			if err != nil {
@@ -92,7 +93,7 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 			ifname = "eth0"
 		}
 		if !roles.IsName(id) || roles.LinkName(ifname) != nil {
-			return usagef("cnibox help gc", "%q is not a CONTAINERID or CONTAINERID/IFNAME", n)
+			return advice.Usagef("cnibox help gc", "%q is not a CONTAINERID or CONTAINERID/IFNAME", n)
 		}
 		id, err := r.wholeID(ctx, id)
 		if err != nil {

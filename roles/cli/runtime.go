@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
@@ -93,7 +94,7 @@ func findRuntime(name string) (*containerRuntime, error) {
 	if i := slices.IndexFunc(all, func(r containerRuntime) bool { return r.name == name }); i >= 0 {
 		return &all[i], nil
 	}
-	return nil, usagef("cnibox help install", "--runtime %q: want %s", name, strings.Join(runtimeNames(), ", "))
+	return nil, advice.Usagef("cnibox help install", "--runtime %q: want %s", name, strings.Join(runtimeNames(), ", "))
 }
 
 // isContainerd3 reports whether a configuration of containerd has version 3 or later.
@@ -359,7 +360,7 @@ func (p *Process) readNetworkFile(file, confDir string) (*networkFile, error) {
 	}
 	name := filepath.Base(file)
 	if filepath.Ext(name) != ".conflist" {
-		return nil, usagef("cnibox help install", "--conflist %q: want a file whose name ends in .conflist", file)
+		return nil, advice.Usagef("cnibox help install", "--conflist %q: want a file whose name ends in .conflist", file)
 	}
 	content, err := p.readFile(file, lint.MaxSize)
 	return &networkFile{filepath.Join(confDir, name), content}, err
@@ -379,10 +380,10 @@ func (n *networkFile) place(p *Process, dir string) error {
 		return fmt.Errorf("%s was not written: %w", n.path, errDifferent)
 	}
 	if err := os.MkdirAll(filepath.Dir(n.path), 0o755); err != nil {
-		return withHint(err, "run it as root, or choose a directory with --conf-dir")
+		return advice.With(err, "run it as root, or choose a directory with --conf-dir")
 	}
 	if err := smallfile.ReplaceSynced(n.path, n.content, 0o600); err != nil {
-		return withHint(fmt.Errorf("write network: %w", err), "run it as root, or choose a directory with --conf-dir")
+		return advice.With(fmt.Errorf("write network: %w", err), "run it as root, or choose a directory with --conf-dir")
 	}
 	p.changed(change{Action: "wrote", Name: n.path})
 	entries, err := os.ReadDir(filepath.Dir(n.path)) // sorted

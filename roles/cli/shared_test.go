@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles/see/doctor"
+	"github.com/cnibox/cnibox/roles/see/path"
 )
 
 // shared is a fault that doctor and path name.
@@ -84,7 +85,7 @@ printf '{"port": "%s", "mac": "%s"}\n' $(veth p1 net) $mac`}
 	}
 	for _, f := range all {
 		var r doctor.Report
-		var p packetPath
+		var p path.Path
 		for _, into := range []any{&r, &p} {
 			if err := out.Decode(into); err != nil {
 				t.Fatal(f.script, err)

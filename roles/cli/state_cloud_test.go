@@ -12,6 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/node"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -76,7 +77,7 @@ func TestStateOfCloud(t *testing.T) {
 			t.Errorf("no line %q in:\n%s", want, text)
 		}
 	}
-	var got struct{ Cloud []cloudPool }
+	var got struct{ Cloud []inventory.CloudPool }
 	if err := json.Unmarshal([]byte(state("--json")), &got); err != nil {
 		t.Fatal(err)
 	}

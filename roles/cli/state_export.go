@@ -10,6 +10,8 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -31,13 +33,13 @@ examples:
 		},
 		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() > 1 {
-				return usagef("cnibox help state export", "want one file or directory")
+				return advice.Usagef("cnibox help state export", "want one file or directory")
 			}
 			to := c.Args().First()
 			if f := c.String("format"); f != "json" {
 				return p.exportRole(c, f, to)
 			}
-			dump, err := rebuildAndExport(c.Context, h)
+			dump, err := inventory.Export(c.Context, h)
 			if err == nil {
 				err = h.Store.KeepView(c.Context, func(tx *store.KeepTx) error {
 					all, err := tx.Delegations("")
@@ -64,10 +66,10 @@ func (p *Process) exportRole(c *cli.Context, format, to string) error {
 		verb = role.Verb(exportVerb)
 	}
 	if verb == nil {
-		return usagef("cnibox state export --format json", "--format %q: no role of that name can export", format)
+		return advice.Usagef("cnibox state export --format json", "--format %q: no role of that name can export", format)
 	}
 	if to == "" || to == "-" {
-		return usagef("cnibox state export --format "+format+" DIR", "want a directory")
+		return advice.Usagef("cnibox state export --format "+format+" DIR", "want a directory")
 	}
 	h, done, err := p.host(c.Context, role.Name())
 	if err != nil {
@@ -91,7 +93,7 @@ func writeDump(path string, dump *store.Dump) error {
 		return err
 	}
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		return usagef("cnibox state export FILE, or --format host-local DIR", "%q is a directory", path)
+		return advice.Usagef("cnibox state export FILE, or --format host-local DIR", "%q is a directory", path)
 	}
 	if err := smallfile.ReplaceSynced(path, b.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("write %q: %w", path, err)
@@ -102,15 +104,15 @@ func writeDump(path string, dump *store.Dump) error {
 // stateHint returns advice for an unreadable state.
 func stateHint(err error) error {
 	switch {
-	case errors.As(err, new(*hintError)):
+	case errors.As(err, new(*advice.Error)):
 	case errors.Is(err, store.ErrDamaged):
-		return withHint(err, "cnibox state repair")
+		return advice.With(err, "cnibox state repair")
 	case errors.Is(err, store.ErrSchema):
-		return withHint(err, "a newer cnibox, or cnibox state repair --force")
+		return advice.With(err, "a newer cnibox, or cnibox state repair --force")
 	case errors.Is(err, store.ErrBusy):
-		return withHint(err, "the same call when that process has ended")
+		return advice.With(err, "the same call when that process has ended")
 	case errors.Is(err, store.ErrInvalid):
-		return withHint(err, "correct it or move it away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
+		return advice.With(err, "correct it or move it away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
 	}
 	return err
 }

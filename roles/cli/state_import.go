@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -32,7 +33,7 @@ examples:
 		},
 		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() != 1 {
-				return usagef("cnibox help state import", "want FILE")
+				return advice.Usagef("cnibox help state import", "want FILE")
 			}
 			dump, err := p.readDump(c.Args().First())
 			if err != nil {
@@ -63,10 +64,10 @@ func (p *Process) readDump(file string) (*store.Dump, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	var dump *store.Dump
 	if err := dec.Decode(&dump); err != nil {
-		return nil, withHint(fmt.Errorf("%s: %w", file, roles.Mismatch(err)), "a file that cnibox state export wrote")
+		return nil, advice.With(fmt.Errorf("%s: %w", file, roles.Mismatch(err)), "a file that cnibox state export wrote")
 	}
 	if _, err := dec.Token(); err != io.EOF || dump == nil || dump.Info.Schema == 0 || dump.Delegations == nil { //nolint:errorlint // the decoder returns it bare
-		return nil, withHint(fmt.Errorf("%s: is not an export of the state", file), "a file that cnibox state export wrote")
+		return nil, advice.With(fmt.Errorf("%s: is not an export of the state", file), "a file that cnibox state export wrote")
 	}
 	return dump, nil
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/recovery"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -111,7 +113,7 @@ func rebuild(ctx context.Context, h *roles.Host) (done []string, err error) {
 	if err := h.Store.Update(ctx, func(*store.Tx) error { return nil }); err != nil {
 		return done, err
 	}
-	dump, err := export(ctx, h)
+	dump, err := store.Read(ctx, h.Store, (*store.Tx).Export)
 	if err != nil {
 		return done, err
 	}
@@ -127,9 +129,9 @@ func (p *Process) reapCommand() *cli.Command {
   cnibox state reap`,
 		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() > 1 {
-				return usagef("cnibox help state reap", "want at most one network")
+				return advice.Usagef("cnibox help state reap", "want at most one network")
 			}
-			if _, err := rebuildAndExport(c.Context, h); err != nil {
+			if _, err := inventory.Export(c.Context, h); err != nil {
 				return err
 			}
 			freed, err := attachment.Reap(c.Context, h, c.Args().First())

@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles/see/inventory"
 )
 
 // style defines the form of the output.
@@ -50,13 +52,8 @@ func (s style) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// The lengths of container IDs that runtimes make from random digits: of a whole ID, of the
-// beginning that tables for people show, and of the shortest beginning that verbs accept.
-const (
-	longID       = 64
-	shortID      = 12
-	shortIDLeast = 6
-)
+// shortIDLeast is the length of the shortest beginning of a random container ID that verbs accept.
+const shortIDLeast = 6
 
 // isHex reports whether an ID has hexadecimal digits only.
 func isHex(id string) bool { return strings.Trim(id, "0123456789abcdef") == "" }
@@ -66,8 +63,8 @@ func (s style) name(pod, id string) string {
 	switch {
 	case pod != "":
 		return pod
-	case s.table && len(id) == longID && isHex(id):
-		return id[:shortID]
+	case s.table:
+		return inventory.ShortID(id)
 	}
 	return id
 }

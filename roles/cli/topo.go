@@ -16,6 +16,8 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/roles/see/topo"
 	"github.com/cnibox/cnibox/store"
 )
@@ -48,7 +50,7 @@ examples:
 				"dot": (*topo.Topology).DOT, "svg": (*topo.Topology).SVG, "html": (*topo.Topology).HTML, "json": nil,
 			}[format]
 			if !known {
-				return usagef("cnibox help topo", "--format %q: want text, dot, svg, html or json", format)
+				return advice.Usagef("cnibox help topo", "--format %q: want text, dot, svg, html or json", format)
 			}
 			t, err := p.readTopology(c.Context, h)
 			if err == nil {
@@ -71,7 +73,7 @@ examples:
 
 // readTopology reads the host's devices and the node's attachments.
 func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topology, error) {
-	state, err := readState(ctx, h)
+	state, err := inventory.Read(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +101,7 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 	if err != nil && !errors.Is(err, netops.ErrNotExist) {
 		return nil, err
 	}
-	if err := state.addFailures(h); err != nil {
+	if err := state.AddFailures(h); err != nil {
 		return nil, err
 	}
 	t := &topo.Topology{Node: name, Devices: []topo.Device{}, Attachments: []topo.Attachment{}}
@@ -112,9 +114,9 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 		a := &state.Attachments[i]
 		one := topo.Attachment{
 			Container: a.ContainerID, Pod: printable(a.Pod), Network: a.Network, Netns: printable(a.Netns), IfName: a.IfName, Addresses: a.Addresses, MAC: a.MAC,
-			HostLink: a.HostLink, Ports: a.Ports, Problems: problems[a.key()],
+			HostLink: a.HostLink, Ports: a.Ports, Problems: problems[a.Key()],
 		}
-		one.Masquerade = a.isMasqueraded || slices.ContainsFunc(a.Addresses, masqueraded)
+		one.Masquerade = a.IsMasqueraded || slices.ContainsFunc(a.Addresses, masqueraded)
 		if a.Error != "" {
 			one.Problems = append(one.Problems, a.Error)
 		}
@@ -165,7 +167,7 @@ func masqueradedByAgent(h *roles.Host) func(netip.Prefix) bool {
 
 // lowerIndex returns the index of the host's device below a container's interface, such as the parent of a
 // macvlan, or 0. An interface that was deleted is among the problems.
-func lowerIndex(ctx context.Context, h *roles.Host, a *attached) int {
+func lowerIndex(ctx context.Context, h *roles.Host, a *inventory.Attachment) int {
 	ns, err := h.Net.OpenNamespace(a.Netns)
 	if err != nil {
 		return 0

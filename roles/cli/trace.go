@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/trace"
 	"github.com/cnibox/cnibox/store"
 )
@@ -63,7 +63,7 @@ examples:
 // tracedCalls reads the calls of the container that the argument names, or all.
 func (p *Process) tracedCalls(c *cli.Context) ([]*store.TracedCall, error) {
 	if c.Args().Len() > 1 {
-		return nil, usagef("cnibox help "+verbOf(c.Command), "want at most one pod or container")
+		return nil, advice.Usagef("cnibox help "+verbOf(c.Command), "want at most one pod or container")
 	}
 	h, done, err := p.host(c.Context, "")
 	if err != nil {
@@ -85,7 +85,7 @@ func (p *Process) tracedCalls(c *cli.Context) ([]*store.TracedCall, error) {
 func (p *Process) trace(c *cli.Context) error {
 	last := c.Int("last")
 	if c.IsSet("last") && last < 1 {
-		return usagef("cnibox help trace", "--last %d: give 1 or more", last)
+		return advice.Usagef("cnibox help trace", "--last %d: give 1 or more", last)
 	}
 	calls, err := p.tracedCalls(c)
 	if err != nil {
@@ -145,7 +145,7 @@ func steps(s store.Steps) string {
 // answer returns the error of a call, or the addresses of its result.
 func answer(c *store.TracedCall) string {
 	if c.Code != 0 {
-		return fmt.Sprintf("error %d: %s", c.Code, strings.Join(append([]string{c.Error}, strings.Fields(c.Details)...), " "))
+		return c.Fault()
 	}
 	if all := resultAddresses(c.Result); len(all) > 0 {
 		return joinPrefixes(all)

@@ -21,6 +21,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/sandbox"
 	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/trace"
 	"github.com/cnibox/cnibox/store"
 )
@@ -57,14 +58,14 @@ examples:
 
 func (p *Process) replay(c *cli.Context) error {
 	if c.Args().Len() != 1 {
-		return usagef("cnibox help trace replay", "want FILE")
+		return advice.Usagef("cnibox help trace replay", "want FILE")
 	}
 	pause := c.Duration("max-pause")
 	if pause < 0 {
-		return usagef("cnibox help trace replay", "--max-pause %s: give 0s or more", pause)
+		return advice.Usagef("cnibox help trace replay", "--max-pause %s: give 0s or more", pause)
 	}
 	if os.Geteuid() != 0 {
-		return withHint(errors.New("only root can make network namespaces"), "run it as root")
+		return advice.With(errors.New("only root can make network namespaces"), "run it as root")
 	}
 	raw, err := p.readFile(c.Args().First(), maxBundle)
 	if err != nil {
@@ -113,7 +114,7 @@ func (p *Process) replay(c *cli.Context) error {
 func decodeCalls(raw []byte) ([]*store.TracedCall, error) {
 	var calls []*store.TracedCall
 	if err := json.Unmarshal(raw, &calls); err != nil {
-		return nil, withHint(fmt.Errorf("not a list of calls: %w", err), "cnibox trace export")
+		return nil, advice.With(fmt.Errorf("not a list of calls: %w", err), "cnibox trace export")
 	}
 	return slices.DeleteFunc(calls, func(one *store.TracedCall) bool { return one == nil }), nil // nil is JSON's null
 }
@@ -130,7 +131,7 @@ func (p *Process) replayInside(c *cli.Context) error {
 	}
 	bin := c.String("bin")
 	if err := sandbox.Enter(filepath.SplitList(bin)); err != nil {
-		return withHint(err, "cnibox trace replay, which starts it")
+		return advice.With(err, "cnibox trace replay, which starts it")
 	}
 	if bin == "" {
 		bin = "/run/plugins"

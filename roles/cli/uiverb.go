@@ -24,6 +24,7 @@ import (
 	"github.com/cnibox/cnibox/netops/rates"
 	"github.com/cnibox/cnibox/roles"
 	daemon "github.com/cnibox/cnibox/roles/cluster/process"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/topo"
 	"github.com/cnibox/cnibox/roles/see/ui"
 	"github.com/cnibox/cnibox/store"
@@ -58,10 +59,10 @@ examples:
 		},
 		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if port := c.Int("port"); port < 0 || port > 65535 || c.IsSet("port") && c.IsSet("socket") {
-				return usagef("cnibox help ui", "want --socket or --port with 0 to 65535")
+				return advice.Usagef("cnibox help ui", "want --socket or --port with 0 to 65535")
 			}
 			if os.Geteuid() != 0 {
-				return withHint(errors.New("only root can read a node"), "run it as root")
+				return advice.With(errors.New("only root can read a node"), "run it as root")
 			}
 			return p.serveUI(c.Context, c, h)
 		}),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles/call/netlist"
 	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 func (p *Process) uninstallCommand() *cli.Command {
@@ -48,16 +49,16 @@ examples:
 				}
 			}
 			if c.String("dir") == "" {
-				return usagef("cnibox help uninstall", "--dir: want a directory")
+				return advice.Usagef("cnibox help uninstall", "--dir: want a directory")
 			}
 			if c.Bool("if-idle") && !c.Bool("drain") {
-				return usagef("cnibox uninstall --drain --if-idle", "--if-idle is for --drain")
+				return advice.Usagef("cnibox uninstall --drain --if-idle", "--if-idle is for --drain")
 			}
 			if !c.Bool("drain") {
 				return p.uninstall(c, names, len(names) == 0)
 			}
 			if len(names) > 0 {
-				return usagef("cnibox uninstall --drain", "--drain is for all roles")
+				return advice.Usagef("cnibox uninstall --drain", "--drain is for all roles")
 			}
 			return p.drain(c)
 		}),

@@ -95,3 +95,23 @@ func OtherEnd(links []netops.LinkInfo, l *netops.LinkInfo) *netops.LinkInfo {
 	}
 	return &links[i]
 }
+
+// The modes of ReversePath.
+const (
+	SourceUnchecked = "0"
+	SourceStrict    = "1"
+)
+
+// ReversePath returns how the kernel checks the sources of IPv4 packets that arrive on a link (rp_filter in the kernel's ip-sysctl):
+// with SourceStrict it drops those to whose source the route does not lead back by that link. fix makes it accept any source that has a
+// route.
+func ReversePath(v *view.Namespace, link string) (mode, fix string, err error) {
+	key := "net/ipv4/conf/" + link + "/rp_filter"
+	all, failed := v.Sysctl("net/ipv4/conf/all/rp_filter")
+	own, err := v.Sysctl(key)
+	mode = max(all, own)
+	if mode == SourceStrict {
+		fix = v.Enter + "sysctl -w " + key + "=2"
+	}
+	return mode, fix, errors.Join(failed, err)
+}

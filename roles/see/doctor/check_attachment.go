@@ -301,7 +301,7 @@ func (f *Facts) explained(d *Difference, cause int) bool {
 	case *netops.Flows:
 		return len(f.Firewall.Lost) > 0
 	case *netops.Forward: // packets pass without it
-		return len(f.Firewall.Unknown) == 0 && !slices.ContainsFunc(f.Firewall.Rules, func(d PodDrop) bool { return d.isIPTables() })
+		return len(f.podFilters().unknown) == 0 && !slices.ContainsFunc(f.podFilters().rules, func(d podDrop) bool { return d.isIPTables() })
 	case *netops.Sysctl:
 		device, isIPv6 := strings.CutPrefix(strings.TrimSuffix(o.Key, "/disable_ipv6"), "net/ipv6/conf/")
 		return isIPv6 && f.tooSmall(device) || o.Key == forwardingKey4 || o.Key == forwardingKey6

@@ -34,9 +34,10 @@ func settingChecks() []Check {
 		}},
 		{ID: "rp-filter", Title: "the node drops packets whose sender has another route", Reads: "sysctls; interfaces", Severity: Info, find: func(f *Facts, add add) {
 			for _, l := range f.links() {
-				key := "net/ipv4/conf/" + l.Name + "/rp_filter"
-				if l.Kind == check.KindVXLAN && max(f.sysctl("net/ipv4/conf/all/rp_filter"), f.sysctl(key)) == "1" {
-					add(l.Name, "rp_filter is 1: packets of other nodes' host addresses are dropped", "sysctl -w "+key+"=2")
+				mode, fix, err := check.ReversePath(&f.Host.Namespace, l.Name)
+				f.unread("sysctls", err)
+				if l.Kind == check.KindVXLAN && mode == check.SourceStrict {
+					add(l.Name, "rp_filter is 1: packets of other nodes' host addresses are dropped", fix)
 				}
 			}
 		}},
@@ -66,31 +67,31 @@ func filterChecks() []Check {
 	const rules = "nftables and iptables; node.db"
 	return []Check{
 		{ID: "forward-rule", Title: "a packet filter of another program drops packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
-			for _, p := range f.Firewall.Programs {
+			for _, p := range f.podFilters().programs {
 				add(p.Name, "it drops all packets", p.Fix)
 			}
 			missing := slices.ContainsFunc(f.Differences, func(d Difference) bool { _, is := d.Of.(*netops.Forward); return is })
-			for i := range f.Firewall.Rules {
-				r := &f.Firewall.Rules[i]
+			for i := range f.podFilters().rules {
+				r := &f.podFilters().rules[i]
 				if missing && r.isIPTables() {
 					continue // the check filter-missing
 				}
-				what, packets := "what pods on %s send", check.Packets{In: r.Links}
-				if r.To {
-					what, packets = "the answers to pods on %s", check.Packets{Out: r.Links, AreAnswers: true}
+				what, packets := "what pods on %s send", check.Packets{In: r.links}
+				if r.to {
+					what, packets = "the answers to pods on %s", check.Packets{Out: r.links, AreAnswers: true}
 				}
-				add(r.Rule, "it drops "+fmt.Sprintf(what, few(r.Links)), check.Exception(&r.Drop, packets))
+				add(r.Rule, "it drops "+fmt.Sprintf(what, few(r.links)), check.Exception(&r.Drop, packets))
 			}
 		}},
 		{ID: "forward-unknown", Title: "it is not known whether a packet filter of another program drops packets of pods", Reads: rules, Severity: Info, find: func(f *Facts, add add) {
-			for chain, probe := range f.Firewall.Unknown {
-				if len(f.Firewall.Rules) == 0 {
+			for chain, probe := range f.podFilters().unknown {
+				if len(f.podFilters().rules) == 0 {
 					add(chain, "it drops packets on conditions that only the kernel knows", probe)
 				}
 			}
 		}},
 		{ID: "pod-limited", Title: "a queueing discipline of another program limits the packets of pods", Reads: "the host's queueing disciplines; node.db", Severity: Warning, find: func(f *Facts, add add) {
-			for _, q := range f.Firewall.Limits {
+			for _, q := range f.podFilters().limits {
 				add(q.Name, q.Limits, q.Fix)
 			}
 		}},
@@ -286,7 +287,7 @@ func (f *Facts) tooSmall(link string) bool {
 }
 
 // isIPTables reports whether a rule of cnibox can accept the packets before it.
-func (d *PodDrop) isIPTables() bool { return strings.HasSuffix(d.Chain, " filter FORWARD") }
+func (d *podDrop) isIPTables() bool { return strings.HasSuffix(d.Chain, " filter FORWARD") }
 
 // checkForwarding judges the links of pods if one has an address of the family.
 func (f *Facts) checkForwarding(add add, is6 bool) {

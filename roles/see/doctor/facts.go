@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/see/advice"
@@ -48,6 +47,8 @@ type Facts struct {
 	// Restart is the command that starts the agent again. Empty means that of its unit.
 	Restart  string
 	Firewall Firewall
+	// filters are what may drop packets of pods, or nil before podFilters was called.
+	filters *podFilters
 	// Listeners are sockets of the node at published ports.
 	Listeners []attachment.PortListener
 	Missing   map[string]string // features that the kernel does not have, and what needs them
@@ -177,16 +178,8 @@ type Difference struct {
 	Fix string
 }
 
-// Firewall are the rules that concern forwarded packets.
+// Firewall are the rules of cnibox, and marks of others.
 type Firewall struct {
-	// Rules are rules of other programs that drop packets of pods. Unknown are chains that may drop them, and the
-	// commands that show it.
-	Rules   []PodDrop
-	Unknown map[string]string
-	// Programs are programs of XDP and filters of tc that drop all packets of pods.
-	Programs []netops.DeviceFilter
-	// Limits are queueing disciplines of other programs on the interfaces of pods that drop packets or are slow.
-	Limits []netops.DeviceFilter
 	// Lost are our sets whose table or rules do not exist.
 	Lost []string
 	// Labelled are our elements and rules.
@@ -197,14 +190,6 @@ type Firewall struct {
 	KubeProxy bool
 	// StrayTrace is true if a killed probe left its table.
 	StrayTrace bool
-}
-
-// PodDrop is a rule of another program that drops all packets from pods, or all answers to pods.
-type PodDrop struct {
-	look.Drop
-	To bool
-	// Links are the host's devices of these packets.
-	Links []string
 }
 
 // Policies is the node's part in network policy.

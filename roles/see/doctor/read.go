@@ -1,27 +1,23 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/see/advice"
-	"github.com/cnibox/cnibox/roles/see/check"
 	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
@@ -88,7 +84,6 @@ func (r *reader) unread(what string, err error) { r.f.unread(what, err) }
 // readKernel reads cnibox's own rules and those of kube-proxy.
 func (r *reader) readKernel(ctx context.Context) {
 	f, n := r.f, r.h.Net
-	f.Firewall.Unknown = map[string]string{}
 	w := &f.Firewall
 	for _, read := range []func() error{
 		func() (err error) {
@@ -137,7 +132,6 @@ func (r *reader) readState(ctx context.Context) {
 		s.Dump = nil
 		return
 	}
-	r.unread("packet filter", r.readPodDrops())
 	var published []attachment.PublishedPorts
 	for _, c := range s.Dump.Claims {
 		if c.Kind == store.KindPort {
@@ -157,101 +151,6 @@ func (r *reader) readState(ctx context.Context) {
 	r.f.Differences, err = r.o.Audit(ctx, s.Dump)
 	if !errors.Is(err, store.ErrUnwritable) { // it needs locks; the check disk reports it
 		r.unread("attachments", err)
-	}
-}
-
-// readPodDrops computes what the rules of other programs do with packets of the pods to and from the node's uplink: what is
-// certain whatever the other address, and what is not known of a connection to an ordinary one.
-func (r *reader) readPodDrops() error {
-	uplinks := map[bool]netops.Way{}
-	for _, is6 := range []bool{false, true} {
-		uplinks[is6], _ = r.f.Host.Way(netops.Packet{To: check.Elsewhere(is6)}) // without a route it is a device that no rule names
-	}
-	programs, err := r.f.Host.DeviceFilters()
-	if err != nil {
-		return err
-	}
-	var packets, frames []look.Packet
-	var probes []string
-	for _, one := range r.f.attachments() {
-		l := r.f.link(one.HostLink)
-		if l == nil {
-			continue // the host does not forward its packets
-		}
-		device := cmp.Or(l.Master, l.Name)
-		for _, p := range one.Addresses {
-			if l.Master != "" {
-				for _, isARP := range []bool{false, true}[:map[bool]int{true: 2, false: 1}[p.Addr().Is4()]] {
-					frames = append(frames, look.Packet{In: l.Name, From: p.Addr(), IsFrame: true, IsARP: isARP},
-						look.Packet{Out: l.Name, To: p.Addr(), IsFrame: true, IsReply: true, IsARP: isARP})
-				}
-			}
-			if p.Addr().Is4() {
-				frames = append(frames, look.Packet{In: device, From: p.Addr(), IsLocal: true, IsARP: true},
-					look.Packet{Out: device, To: p.Addr(), IsLocal: true, IsReply: true, IsARP: true})
-			}
-			a, uplink, other := p.Addr(), cmp.Or(uplinks[p.Addr().Is6()].Link, "?"), check.Elsewhere(p.Addr().Is6())
-			packets = append(packets,
-				look.Packet{In: device, Out: uplink, From: a}, look.Packet{In: uplink, Out: device, To: a, IsReply: true},
-				look.Packet{In: device, Out: uplink, From: a, To: other, Protocol: "tcp", Port: 443},
-				look.Packet{In: uplink, Out: device, From: other, To: a, Protocol: "tcp", Port: 443, IsReply: true})
-			to := uplinks[a.Is6()].Via
-			if !to.IsValid() {
-				to = other
-			}
-			probe := "cnibox path --probe " + one.ContainerID + " " + to.String()
-			probes = append(probes, probe)
-			for _, link := range []string{l.Name, device, uplink} {
-				for _, p := range programs[link] {
-					if p.Limits != "" {
-						if link != uplink && !slices.Contains(r.f.Firewall.Limits, p) {
-							r.f.Firewall.Limits = append(r.f.Firewall.Limits, p)
-						}
-						continue
-					}
-					if !p.IsAlways {
-						r.f.Firewall.Unknown[p.Name] = probe
-					} else if !slices.Contains(r.f.Firewall.Programs, p) {
-						r.f.Firewall.Programs = append(r.f.Firewall.Programs, p)
-					}
-				}
-			}
-		}
-	}
-	verdicts, err := r.f.Host.Verdicts(append(packets, frames...)...)
-	for i := range verdicts {
-		if i >= len(packets) {
-			p := frames[i-len(packets)]
-			for _, d := range verdicts[i].Drops {
-				r.f.Firewall.addDrop(d, p.IsReply, cmp.Or(p.In, p.Out))
-			}
-			continue
-		}
-		device := packets[i].In
-		if packets[i].IsReply {
-			device = packets[i].Out
-		}
-		if i%4 < 2 {
-			for _, d := range verdicts[i].Drops {
-				r.f.Firewall.addDrop(d, packets[i].IsReply, device)
-			}
-		} else if len(verdicts[i].Drops) == 0 {
-			for _, chain := range verdicts[i].MayDrop {
-				r.f.Firewall.Unknown[chain] = probes[i/4]
-			}
-		}
-	}
-	return err
-}
-
-// addDrop adds a rule that drops packets of a device.
-func (w *Firewall) addDrop(d look.Drop, to bool, device string) {
-	i := slices.IndexFunc(w.Rules, func(have PodDrop) bool { return have.Rule == d.Rule && have.To == to })
-	if i < 0 {
-		i, w.Rules = len(w.Rules), append(w.Rules, PodDrop{Drop: d, To: to})
-	}
-	if one := &w.Rules[i]; !slices.Contains(one.Links, device) {
-		one.Links = append(one.Links, device)
 	}
 }
 

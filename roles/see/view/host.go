@@ -169,3 +169,15 @@ func (h *Host) Datagrams() ([]netops.Connection, error) {
 		return slices.DeleteFunc(all, func(c netops.Connection) bool { return c.InZone }), err
 	})
 }
+
+// Reachable returns the addresses of links that other hosts can reach.
+func Reachable(links []netops.LinkInfo) (all []netip.Addr) {
+	for _, l := range links {
+		for _, p := range l.Addresses {
+			if a := p.Addr(); !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}

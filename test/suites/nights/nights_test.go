@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
 
 	"github.com/cnibox/cnibox/test/seed"
@@ -116,7 +117,12 @@ func boot(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = c.Process.Kill()
+		// Of a process namespace the first process ends last: then nothing writes into the node's directory any more.
+		if first, err := strconv.Atoi(n.pid); err == nil {
+			_ = unix.Kill(first, unix.SIGKILL)
+		} else {
+			_ = c.Process.Kill()
+		}
 		_ = c.Wait() // it was killed
 	})
 	for n.pid == "" {

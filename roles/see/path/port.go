@@ -1,4 +1,4 @@
-package cli
+package path
 
 import (
 	"errors"
@@ -9,7 +9,10 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/check"
+	"github.com/cnibox/cnibox/roles/see/inventory"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
 // isOurs reports whether no rule of another program translates packets to a published port before that of cnibox does.
@@ -45,7 +48,7 @@ func (w *walker) publishedPort() bool {
 			case !isHere && strings.HasPrefix(p, w.found.To.String()+":"):
 				fault, err := check.PublishedAt(w.host, w.found.To)
 				if !w.fail(err) && fault != nil {
-					w.stop(fault.Fix, "%s is published by %s, and %s", p, containerName(a), fault.Text)
+					w.stop(fault.Fix, "%s is published by %s, and %s", p, a.Title(), fault.Text)
 				}
 				return false
 			case !isHere:
@@ -62,22 +65,22 @@ func (w *walker) publishedPort() bool {
 }
 
 // toContainer replaces the destination by the address of a container that publishes a port. It reports whether the path goes on.
-func (w *walker) toContainer(published string, a *attached, to netip.Addr) bool {
-	if !w.isOurs(published, containerName(a)) {
+func (w *walker) toContainer(published string, a *inventory.Attachment, to netip.Addr) bool {
+	if !w.isOurs(published, a.Title()) {
 		return false
 	}
-	w.step(hostName, "port", "%s is published by %s: the destination becomes %s", published, containerName(a), to)
-	if !w.passesTracked(netip.AddrPortFrom(w.found.To, w.port), fixRepair, func(c netops.Connection) bool { return leads(c, a.Addresses, a.made) }) {
+	w.step(view.HostName, "port", "%s is published by %s: the destination becomes %s", published, a.Title(), to)
+	if !w.passesTracked(netip.AddrPortFrom(w.found.To, w.port), advice.Repair, func(c netops.Connection) bool { return check.Leads(c, a.Addresses, a.Made) }) {
 		return false
 	}
 	w.original, w.translated = netip.AddrPortFrom(w.found.To, w.port), true
-	w.found.To, w.port = to, a.portBehind(to, w.port, w.protocol())
+	w.found.To, w.port = to, portBehind(a, to, w.port, w.protocol())
 	return true
 }
 
 // portBehind returns the container's port behind a published one, or 0 if it is not known.
-func (a *attached) portBehind(to netip.Addr, port uint16, protocol string) uint16 {
-	for _, c := range a.made {
+func portBehind(a *inventory.Attachment, to netip.Addr, port uint16, protocol string) uint16 {
+	for _, c := range a.Made {
 		e, is := c.Do.Object.(*netops.Element)
 		if !is || !strings.HasPrefix(e.Set, "portmap") || len(e.Key) < 2 || len(e.Value) == 0 || e.Value[0] != to.String() {
 			continue

@@ -1,18 +1,18 @@
-package cli
+package path
 
 import (
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/look"
-	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/check"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/roles/see/view"
 )
 
@@ -25,7 +25,7 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		if !w.passesTunnel(l.Name, netip.Addr{}) || !w.knowsSender(l.Name) {
 			return
 		}
-		w.step(hostName, "arrives", "on %s", l.Name)
+		w.step(view.HostName, "arrives", "on %s", l.Name)
 		w.forward(l.Name)
 		return
 	}
@@ -33,9 +33,9 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 	if bridge == nil {
 		return
 	}
-	w.step(hostName, "port", "%s of %s", l.Name, bridge.Name)
+	w.step(view.HostName, "port", "%s of %s", l.Name, bridge.Name)
 	if !bridge.Up {
-		w.stop("cnibox repair", "%s is down", bridge.Name)
+		w.stop(advice.Repair, "%s is down", bridge.Name)
 		return
 	}
 	if !w.passesPort(l) || !w.passesPrograms(&w.host.Namespace, bridge.Name) {
@@ -83,7 +83,7 @@ func (w *walker) passesVLANs(bridge, to string) bool {
 	if w.fail(err) {
 		return false
 	}
-	fix := "cnibox repair"
+	fix := advice.Repair
 	if !w.isAttached(from) && !w.isAttached(to) {
 		fix = ""
 	}
@@ -108,35 +108,35 @@ func (w *walker) passesVLANs(bridge, to string) bool {
 // asks reports whether the host asks for MACs on a bridge, and answers.
 func (w *walker) asks(bridge *netops.LinkInfo) bool {
 	if bridge.NoARP {
-		w.stop("ip link set "+bridge.Name+" arp on", "%s asks for no MAC on %s and answers no request: its ARP is off", hostName, bridge.Name)
+		w.stop("ip link set "+bridge.Name+" arp on", "%s asks for no MAC on %s and answers no request: its ARP is off", view.HostName, bridge.Name)
 	}
 	return !bridge.NoARP
 }
 
 // isAttached reports whether a link of the host is that of an attachment.
 func (w *walker) isAttached(link string) bool {
-	return slices.ContainsFunc(w.attachments, func(a attached) bool { return a.HostLink == link })
+	return slices.ContainsFunc(w.attachments, func(a inventory.Attachment) bool { return a.HostLink == link })
 }
 
 // passesPrograms reports whether no program of XDP and no filter of tc drops all packets of a link.
 func (w *walker) passesPrograms(in *view.Namespace, link string) bool {
 	where := in.Name
-	all, err := in.DeviceFilters()
-	for _, f := range all[link] {
-		if f.Limits != "" {
-			f.Fix = in.Enter + f.Fix
-			fix, _ := w.advise(f.Fix)
-			w.step(where, "limit", "%s: %s: '%s'", f.Name, f.Limits, fix)
-			w.limits = append(w.limits, f)
-			continue
-		}
-		if f.IsAlways {
-			w.stop(in.Enter+f.Fix, "in %s the %s drops all packets", where, f.Name)
-			return false
-		}
+	p, err := check.Programs(in, link)
+	if w.fail(err) {
+		return false
+	}
+	for _, f := range p.Limit {
+		fix, _ := w.advise(f.Fix)
+		w.step(where, "limit", "%s: %s: '%s'", f.Name, f.Limits, fix)
+	}
+	w.limits = append(w.limits, p.Limit...)
+	for _, f := range p.Unknown {
 		w.step(where, "filter", "not known whether it drops the packet: %s", f.Name)
 	}
-	return !w.fail(err)
+	for _, f := range p.Drop {
+		w.stop(f.Fix, "in %s the %s drops all packets", where, f.Name)
+	}
+	return len(p.Drop) == 0
 }
 
 // passesFilters reports whether the rules of other programs pass packets from the source to the destination, and their answers. It completes
@@ -167,7 +167,7 @@ func (w *walker) passesFilters(packets ...look.Packet) bool {
 	}
 	for i, v := range verdicts {
 		if len(v.MayDrop) > 0 && !packets[i].IsFrame {
-			w.step(hostName, "filter", "not known whether it drops the packet: %s; --probe shows it", strings.Join(v.MayDrop, ", "))
+			w.step(view.HostName, "filter", "not known whether it drops the packet: %s; --probe shows it", strings.Join(v.MayDrop, ", "))
 			break
 		}
 	}
@@ -193,7 +193,7 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 			w.forward(bridge.Name)
 			return
 		case entry.Known:
-			w.step(hostName, "bridge", "%s sends %s to port %s", bridge.Name, mac, entry.Port)
+			w.step(view.HostName, "bridge", "%s sends %s to port %s", bridge.Name, mac, entry.Port)
 			w.leave(entry.Port)
 			return
 		}
@@ -208,8 +208,8 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 	}
 	// Until the kernel has learnt it, the answer is the port of the attachment with the address.
 	for i := range w.attachments {
-		if a := &w.attachments[i]; a.has(next) && w.isPort(a.HostLink, bridge.Name) {
-			w.step(hostName, "bridge", "%s: port %s has %s", bridge.Name, a.HostLink, next)
+		if a := &w.attachments[i]; a.Has(next) && w.isPort(a.HostLink, bridge.Name) {
+			w.step(view.HostName, "bridge", "%s: port %s has %s", bridge.Name, a.HostLink, next)
 			w.leave(a.HostLink)
 			return
 		}
@@ -224,7 +224,7 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 		w.stop("", "nobody on %s has %s", bridge.Name, next)
 		return
 	}
-	w.step(hostName, "leaves", "by %s of %s; the network outside decides", strings.Join(outside, ", "), bridge.Name)
+	w.step(view.HostName, "leaves", "by %s of %s; the network outside decides", strings.Join(outside, ", "), bridge.Name)
 }
 
 // passesEntry reports whether no static entry of a bridge leads frames for a container of this node to another port.
@@ -233,7 +233,7 @@ func (w *walker) passesEntry(bridge *netops.LinkInfo, next netip.Addr) bool {
 	if a == nil || !w.isPort(a.HostLink, bridge.Name) {
 		return true
 	}
-	return !w.stopsBy(check.StaticEntry(w.host, w.find(a.HostLink), a.MAC, containerName(a)))
+	return !w.stopsBy(check.StaticEntry(w.host, w.find(a.HostLink), a.MAC, a.Title()))
 }
 
 // otherEnd returns the other end of a pair if the host has both, or nil.
@@ -258,7 +258,7 @@ func (w *walker) forward(in string) {
 	own, err := w.host.Way(netops.Packet{To: w.found.To})
 	if err == nil && own.Local {
 		if w.passesFilters(look.Packet{In: in, IsLocal: true}) {
-			w.step(hostName, "arrives", "%s is an address of this node", w.found.To)
+			w.step(view.HostName, "arrives", "%s is an address of this node", w.found.To)
 		}
 		return
 	}
@@ -294,7 +294,7 @@ func (w *walker) translate() bool {
 	if others := len(endpoints) - 1; others > 0 {
 		text += fmt.Sprintf(", and %d more; the path is that of the first", others)
 	}
-	w.step(hostName, "service", "kube-proxy translates %s to %s", service, text)
+	w.step(view.HostName, "service", "kube-proxy translates %s to %s", service, text)
 	leads := func(c netops.Connection) bool {
 		return slices.ContainsFunc(endpoints, func(e netip.AddrPort) bool { return e.Addr() == c.Server })
 	}
@@ -320,7 +320,7 @@ func (w *walker) send(p netops.Packet) {
 		}
 		p.Mark = mark
 		if mark != 0 {
-			w.step(hostName, "mark", "rules of another program set the mark %#x", mark)
+			w.step(view.HostName, "mark", "rules of another program set the mark %#x", mark)
 		}
 	}
 	way, link, ok := w.route(&w.host.Namespace, p)
@@ -328,7 +328,7 @@ func (w *walker) send(p netops.Packet) {
 	case !ok:
 		return
 	case way.Local:
-		w.step(hostName, "arrives", "%s is an address of this node", p.To)
+		w.step(view.HostName, "arrives", "%s is an address of this node", p.To)
 		return
 	}
 	if !w.found.From.IsValid() {
@@ -348,8 +348,8 @@ func (w *walker) send(p netops.Packet) {
 		if !w.passesTunnel(link.Name, netip.Addr{}) {
 			return
 		}
-		w.step(hostName, "tunnel", "%s encrypts it for the node of %s: 'cnibox agent status' shows the address and the last handshake", link.Name, p.To)
-		w.step(hostName, "leaves", "'cnibox path --in %s %s %s' on that node goes on", link.Name, w.found.From, w.found.To)
+		w.step(view.HostName, "tunnel", "%s encrypts it for the node of %s: 'cnibox agent status' shows the address and the last handshake", link.Name, p.To)
+		w.step(view.HostName, "leaves", "'cnibox path --in %s %s %s' on that node goes on", link.Name, w.found.From, w.found.To)
 		return
 	}
 	next := w.next(way)
@@ -374,7 +374,7 @@ func (w *walker) leavesWith(p netops.Packet) bool {
 	if w.fail(err) || !a.IsValid() {
 		return err == nil
 	}
-	w.step(hostName, "source", "it leaves with %s, the egressAddress of %s", a, p.From)
+	w.step(view.HostName, "source", "it leaves with %s, the egressAddress of %s", a, p.From)
 	return !w.stopsBy(check.EgressAddress(w.host, a))
 }
 
@@ -393,7 +393,7 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	w.tunnelled = &tunnelled{device: l.Name, next: next, mac: mac, node: entry.Remote}
-	w.step(hostName, "tunnel", "%s sends it to node %s", l.Name, entry.Remote)
+	w.step(view.HostName, "tunnel", "%s sends it to node %s", l.Name, entry.Remote)
 	way, link, ok := w.route(&w.host.Namespace, netops.Packet{To: entry.Remote, Out: l.ParentName})
 	if !ok || way.Local || !w.passesTunnel(l.Name, entry.Remote) {
 		return
@@ -410,28 +410,28 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 // otherNode continues the path on another node of the lab. The packet arrives there on the
 // device with the same name.
 func (w *walker) otherNode(tunnel, out string, node netip.Addr) {
-	var next *lab.Node
-	if w.lab != nil {
+	var next *Node
+	if w.Node != nil {
 		var err error
-		next, err = w.lab.NodeAt(node)
+		next, err = w.Node(node)
 		if w.fail(err) {
 			return
 		}
 	}
 	from := w.found.From.String()
 	if next == nil {
-		w.step(hostName, "leaves", "by %s to node %s; 'cnibox path --in %s %s %s' there goes on", out, node, tunnel, from, w.found.To)
+		w.step(view.HostName, "leaves", "by %s to node %s; 'cnibox path --in %s %s %s' there goes on", out, node, tunnel, from, w.found.To)
 		return
 	}
-	w.step(hostName, "leaves", "by %s to node %s, %s of the lab", out, node, next.Name)
-	b, err := w.lab.Run(w.ctx, next, "path", "--json", "--in", tunnel, from, w.found.To.String())
-	var there packetPath
+	w.step(view.HostName, "leaves", "by %s to node %s, %s of the lab", out, node, next.Name)
+	b, err := next.Run("path", "--json", "--in", tunnel, from, w.found.To.String())
+	var there Path
 	if json.Unmarshal(b, &there) != nil {
 		w.err = err // exit code 3 with JSON is a path that stops
 		return
 	}
 	for _, s := range there.Steps {
-		if s.Where == hostName {
+		if s.Where == view.HostName {
 			s.Where = next.Name
 		}
 		w.found.Steps = append(w.found.Steps, s)
@@ -439,10 +439,10 @@ func (w *walker) otherNode(tunnel, out string, node netip.Addr) {
 	if there.Stopped != "" {
 		w.stop(cmp.Or(there.Fix, there.See), "%s: %s", next.Name, there.Stopped)
 	}
-	w.beyond = append(w.beyond, tracedPlace{name: next.Name, path: filepath.Join(netops.NamespaceDir, next.Netns)})
+	w.beyond = append(w.beyond, tracedPlace{name: next.Name, path: next.Netns})
 	for _, p := range next.Pods {
 		if p.Address == w.found.To {
-			w.beyond = append(w.beyond, tracedPlace{name: p.Name, path: filepath.Join(netops.NamespaceDir, p.Netns)})
+			w.beyond = append(w.beyond, tracedPlace{name: p.Name, path: p.Netns})
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package path
 
 import (
 	"context"
@@ -13,7 +13,10 @@ import (
 	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/sockets"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/check"
+	"github.com/cnibox/cnibox/roles/see/inventory"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
 // probePatience is how long a probe waits for answers.
@@ -32,7 +35,7 @@ type tracedPlace struct {
 
 // probe sends packets from the source, and compares the result with the walk: an answer
 // refutes a reason to stop that the walk has found.
-func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
+func (w *walker) probe(source *end, to netip.AddrPort) error {
 	if !w.found.From.IsValid() {
 		way, err := w.net.Way(w.ctx, source.ns, netops.Packet{To: to.Addr()})
 		if isNotExist(err) {
@@ -43,7 +46,7 @@ func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
 		}
 		w.found.From = way.From
 	}
-	s, err := packets.OpenSender(w.net, source.ns, w.found.From, to.Addr(), w.isUDP)
+	s, err := packets.OpenSender(w.net, source.ns, w.found.From, to.Addr(), w.IsUDP)
 	if err != nil && w.found.Stopped != "" {
 		return nil // for the same reason
 	}
@@ -159,13 +162,13 @@ func (w *walker) reportDrops(l *lostPackets, proto string) (first *lostPacket) {
 }
 
 // openTraces starts a trace in every namespace on the path that this node has.
-func (w *walker) openTraces(source *pathEnd, f packets.Flow) (places []tracedPlace, err error) {
+func (w *walker) openTraces(source *end, f packets.Flow) (places []tracedPlace, err error) {
 	if source.ns != nil {
 		places = append(places, tracedPlace{name: source.name, ns: source.ns})
 	}
-	places = append(places, tracedPlace{name: hostName})
-	if a := w.attachmentWith(w.found.To); a != nil && containerName(a) != source.name {
-		places = append(places, tracedPlace{name: containerName(a), path: a.Netns})
+	places = append(places, tracedPlace{name: view.HostName})
+	if a := w.attachmentWith(w.found.To); a != nil && a.Title() != source.name {
+		places = append(places, tracedPlace{name: a.Title(), path: a.Netns})
 	}
 	places = append(places, w.beyond...)
 	for i := range places {
@@ -181,7 +184,7 @@ func (w *walker) openTraces(source *pathEnd, f packets.Flow) (places []tracedPla
 		case errors.Is(err, netops.ErrNotSupported):
 			w.step(p.name, "trace", "not possible: %v", err)
 		case errors.Is(err, netops.ErrBusy):
-			return places, withHint(err, "the same call when the other probe has ended")
+			return places, advice.With(err, "the same call when the other probe has ended")
 		case err != nil:
 			return places, err
 		}
@@ -199,7 +202,7 @@ func (p *tracedPlace) close(ctx context.Context) {
 }
 
 // reportAnswers adds a step for each kind of packet.
-func (w *walker) reportAnswers(source *pathEnd, to netip.AddrPort, a *packets.Answers) {
+func (w *walker) reportAnswers(source *end, to netip.AddrPort, a *packets.Answers) {
 	if a.ARPSent && len(w.asked) > 0 {
 		text := "nobody answers"
 		switch len(a.MACs) {
@@ -231,7 +234,7 @@ func (w *walker) reportAnswers(source *pathEnd, to netip.AddrPort, a *packets.An
 	switch {
 	case text == "":
 		text = "no answer"
-	case text == packets.PortRefused && w.isUDP:
+	case text == packets.PortRefused && w.IsUDP:
 		text = "refused (ICMP): no server is at the port"
 	case text == packets.PortRefused:
 		text = "refused (RST)"
@@ -284,7 +287,7 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 		w.stop("", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
 	case answered:
 		if w.found.Stopped != "" && !w.isTracked {
-			w.step(hostName, "answered", "although: %s", w.found.Stopped)
+			w.step(view.HostName, "answered", "although: %s", w.found.Stopped)
 			w.stop("", "")
 		}
 	case w.found.Stopped != "":
@@ -303,16 +306,16 @@ func (w *walker) stopTwice(ip netip.Addr, macs []string) {
 	owner, fix := w.attachmentWith(ip), ""
 	for i := range w.attachments {
 		if a := &w.attachments[i]; a != owner && slices.Contains(macs, a.MAC) {
-			fix = w.inside(containerName(a)) + "ip addr del " + w.prefixIn(a, ip) + " dev " + a.IfName +
+			fix = w.inside(a.Title()) + "ip addr del " + w.prefixIn(a, ip) + " dev " + a.IfName +
 				" && " + w.asked[0].in.Enter + "ip neigh flush to " + ip.String() + " dev " + w.asked[0].link
-			w.step(containerName(a), "address", "%s answers for %s", a.MAC, ip)
+			w.step(a.Title(), "address", "%s answers for %s", a.MAC, ip)
 		}
 	}
 	w.stop(fix, "several interfaces have the address %s: %s", ip, strings.Join(macs, ", "))
 }
 
 // prefixIn returns an address of an attachment's interface with its prefix length, as far as that is known.
-func (w *walker) prefixIn(a *attached, ip netip.Addr) string {
+func (w *walker) prefixIn(a *inventory.Attachment, ip netip.Addr) string {
 	if ns, err := w.net.OpenNamespace(a.Netns); err == nil {
 		defer func() { _ = ns.Close() }() // it was only read
 		all, _ := w.net.Addresses(w.ctx, ns, a.IfName)
@@ -343,7 +346,7 @@ func (w *walker) listensLocally(to netip.AddrPort) bool {
 	if err != nil || len(all) == 0 || slices.ContainsFunc(all, isElsewhere) {
 		return false
 	}
-	w.stop("", "the server in %s listens at %s only: let it listen at 0.0.0.0 or ::", containerName(a), netip.AddrPortFrom(all[0].Addr, all[0].Port))
+	w.stop("", "the server in %s listens at %s only: let it listen at 0.0.0.0 or ::", a.Title(), netip.AddrPortFrom(all[0].Addr, all[0].Port))
 	return true
 }
 
@@ -440,7 +443,7 @@ func (w *walker) reportTrace(p *tracedPlace, proto string, reply bool) (last *pa
 			continue
 		}
 		if e.Hook == "" {
-			if e.Verdict == "accept" && !reply && p.name == hostName && !strings.HasPrefix(e.Chain, "inet cnibox ") {
+			if e.Verdict == "accept" && !reply && p.name == view.HostName && !strings.HasPrefix(e.Chain, "inet cnibox ") {
 				w.translator = e
 			}
 			if text := e.String(); !slices.Contains(decisions, text) {
@@ -477,7 +480,7 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 			return w.stopExpired(r.From)
 		}
 	}
-	if t := w.tunnelled; t != nil && last != nil && where == hostName && strings.HasSuffix(last.Hook, "postrouting") && last.Out == t.device {
+	if t := w.tunnelled; t != nil && last != nil && where == view.HostName && strings.HasSuffix(last.Hook, "postrouting") && last.Out == t.device {
 		return w.judgeTunnel(t, w.packetName(proto, false))
 	}
 	for _, n := range w.asked {
@@ -500,7 +503,7 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 			return nil
 		}
 	}
-	if last != nil && !last.Reply && where == hostName && strings.HasSuffix(last.Hook, "postrouting") {
+	if last != nil && !last.Reply && where == view.HostName && strings.HasSuffix(last.Hook, "postrouting") {
 		if stopped, err := w.judgeSource(last); stopped || err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package cli
+package path
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/see/doctor"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
 // tunnelled is the way of a packet through a VXLAN device to another node.
@@ -39,7 +40,7 @@ func fixAgent() string {
 // judgeTunnel finds the reason for the silence behind a tunnel: what the agent knows about the other node, then what the node answers
 // through the tunnel and outside of it. What cannot be told apart from here is named as such.
 func (w *walker) judgeTunnel(t *tunnelled, packet string) error {
-	agent, agentErr := doctor.AskAgent(w.ctx, w.node, w.table)
+	agent, agentErr := doctor.AskAgent(w.ctx, w.node, w.Table)
 	peer, since := w.peerOf(agent)
 	name := "the node " + t.node.String()
 	if peer != nil {
@@ -62,13 +63,13 @@ func (w *walker) judgeTunnel(t *tunnelled, packet string) error {
 	}
 	switch {
 	case agent != nil && peer == nil:
-		w.step(hostName, "agent", "it has no node with %s: the entries are old", w.found.To)
+		w.step(view.HostName, "agent", "it has no node with %s: the entries are old", w.found.To)
 	case agent == nil && agentErr != nil:
-		w.step(hostName, "agent", "it is not known whether the entries for this node are old: %v", agentErr)
+		w.step(view.HostName, "agent", "it is not known whether the entries for this node are old: %v", agentErr)
 	case !since.IsZero():
-		w.step(hostName, "agent", "%s does not answer through the tunnel since %s", name, since.Format(time.RFC3339))
+		w.step(view.HostName, "agent", "%s does not answer through the tunnel since %s", name, since.Format(time.RFC3339))
 	default:
-		w.step(hostName, "agent", "%s answered through the tunnel when it was last asked", name)
+		w.step(view.HostName, "agent", "%s answered through the tunnel when it was last asked", name)
 	}
 	if since.IsZero() {
 		answers, err := w.answersTunnel(t)

@@ -1,4 +1,4 @@
-package cli
+package path
 
 import (
 	"encoding/binary"
@@ -12,8 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
 // Constants of DNS (RFC 1035).
@@ -39,7 +42,7 @@ func dnsQuery(name string, v6 bool) ([]byte, error) {
 	}
 	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
 		if label == "" || len(label) > dnsMaxLabel {
-			return nil, usagef("cnibox help path", "--dns %q: want a name such as example.com", name)
+			return nil, advice.Usagef("cnibox help path", "--dns %q: want a name such as example.com", name)
 		}
 		b = append(append(b, byte(len(label))), label...)
 	}
@@ -59,12 +62,15 @@ func dnsText(b []byte) string {
 	if text := map[uint16]string{2: "SERVFAIL", 3: "NXDOMAIN: no such name", 5: "REFUSED"}[code]; text != "" || code != 0 {
 		return fmt.Sprintf("code %d %s", code, text)
 	}
-	return counted(int(binary.BigEndian.Uint16(b[6:])), "record")
+	if n := binary.BigEndian.Uint16(b[6:]); n != 1 {
+		return fmt.Sprintf("%d records", n)
+	}
+	return "1 record"
 }
 
 // ask sends a query from the source, and again after half the time, and says whether the server answers.
-func (w *walker) ask(source *pathEnd, to netip.AddrPort) error {
-	query, err := dnsQuery(w.dns, to.Addr().Is6())
+func (w *walker) ask(source *end, to netip.AddrPort) error {
+	query, err := dnsQuery(w.DNS, to.Addr().Is6())
 	if err != nil {
 		return err
 	}
@@ -92,9 +98,9 @@ func (w *walker) ask(source *pathEnd, to netip.AddrPort) error {
 	}
 	switch {
 	case text != "":
-		w.step(source.name, "dns", "%s answers for %s: %s", to, w.dns, text)
+		w.step(source.name, "dns", "%s answers for %s: %s", to, w.DNS, text)
 		if w.found.Stopped != "" && !w.isTracked { // the query has another port
-			w.step(hostName, "answered", "although: %s", w.found.Stopped)
+			w.step(view.HostName, "answered", "although: %s", w.found.Stopped)
 			w.stop("", "")
 		}
 	case w.found.Stopped != "":
@@ -112,7 +118,7 @@ const resolvConf = "etc/resolv.conf"
 
 // nameServer returns the first server in the resolv.conf that the processes of an end read. A container without a process is taken to have
 // that of the host, from which runtimes copy it.
-func (w *walker) nameServer(of *pathEnd) (string, error) {
+func (w *walker) nameServer(of *end) (string, error) {
 	roots := []string{"/"}
 	if of.ns != nil {
 		all, err := processesIn(of.ns)
@@ -141,7 +147,7 @@ func (w *walker) nameServer(of *pathEnd) (string, error) {
 			return a.String(), nil
 		}
 	}
-	return "", withHint(fmt.Errorf("%s of %s names no server", resolvConf, of.name), "cnibox path --dns "+w.dns+" "+of.name+" SERVER")
+	return "", advice.With(fmt.Errorf("%s of %s names no server", resolvConf, of.name), "cnibox path --dns "+w.DNS+" "+of.name+" SERVER")
 }
 
 // readResolvConf reads the file below a root, which a container can replace by a link out of it, or by a FIFO.
@@ -151,15 +157,8 @@ func readResolvConf(root string) ([]byte, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	f, err := dir.OpenFile(resolvConf, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return nil, errors.Join(err, errors.New("no regular file"))
-	}
-	return readLimited(resolvConf, f, maxRuntimeConf)
+	const most = 1 << 20
+	return smallfile.ReadIn(dir, resolvConf, most)
 }
 
 // processesIn returns the root directories of the processes in a namespace.

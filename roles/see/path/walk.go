@@ -1,4 +1,4 @@
-package cli
+package path
 
 import (
 	"context"
@@ -14,11 +14,11 @@ import (
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
-	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/check"
 	"github.com/cnibox/cnibox/roles/see/doctor"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/roles/see/view"
 )
 
@@ -27,13 +27,13 @@ const mostHops = 8
 
 // walker follows one packet. It stops at the first error and at the first thing that stops the packet.
 type walker struct {
-	ctx   context.Context
-	node  *roles.Host
-	table roles.Table
-	net   *netops.Net
+	Request
+	ctx  context.Context //nolint:containedctx // a walk is one call
+	node *roles.Host
+	net  *netops.Net
 	// host is what the kernel says about the host's namespace.
 	host        *view.Host
-	attachments []attached
+	attachments []inventory.Attachment
 	// ends are the containers of the path's ends.
 	ends []string
 	// records keep fixes from removing what attachments need.
@@ -48,24 +48,16 @@ type walker struct {
 	hops     int
 	// translator is the last rule of another program on the host that accepted a packet of the probe, as one that translates it does.
 	translator *packets.Event
-	// dns is a name that the destination is asked for, or "".
-	dns string
-	// isUDP means that the port is one of UDP. forget deletes stale connections of it.
-	isUDP, forget bool
 	// forgetting is the command that does, without the service.
 	forgetting string
 	// in is the host's link by which it arrived, or "".
 	in string
 	// from is the bridge's port by which the packet entered, or nil.
 	from *netops.LinkInfo
-	// lab continues a path on another of its nodes. It may be nil. beyond has what a
-	// probe traces there.
-	lab *lab.Lab
-	// networks returns the networks in the directories of the runtimes.
-	networks func() ([]*doctor.Network, error)
 	// managed is true if an agent sets the MTU of tunnels.
 	managed bool
-	beyond  []tracedPlace
+	// beyond has what a probe traces on another node.
+	beyond []tracedPlace
 	// tunnelled is the tunnel through which the packet leaves for another node, or nil.
 	tunnelled *tunnelled
 	// limits are the queueing disciplines of other programs on the path that drop packets or are slow.
@@ -76,13 +68,13 @@ type walker struct {
 	deniedBy *netpolicy.Verdict
 	// isTracked means that a tracked connection stops the packets of one of the source's ports.
 	isTracked bool
-	found     packetPath
+	found     Path
 	err       error
 }
 
 // protocol returns that of the port.
 func (w *walker) protocol() string {
-	if w.isUDP {
+	if w.IsUDP {
 		return "udp"
 	}
 	return "tcp"
@@ -96,7 +88,7 @@ type askedNeighbour struct {
 }
 
 func (w *walker) step(where, what, format string, a ...any) {
-	w.found.Steps = append(w.found.Steps, pathStep{where, what, fmt.Sprintf(format, a...)})
+	w.found.Steps = append(w.found.Steps, Step{where, what, fmt.Sprintf(format, a...)})
 }
 
 // stop ends the path. A fix that would take something from other attachments is replaced.
@@ -135,7 +127,7 @@ func (w *walker) fail(err error) bool {
 }
 
 // walk follows the packet from its source.
-func (w *walker) walk(source *pathEnd) {
+func (w *walker) walk(source *end) {
 	if source.ns == nil {
 		if !w.translate() {
 			return
@@ -199,7 +191,7 @@ func (w *walker) route(in *view.Namespace, p netops.Packet) (way netops.Way, lin
 			}
 		case p.To.Is6() && w.lacksIPv6(in):
 		case w.hadRoute(w.found.From, p.To):
-			w.stop(fixRepair, "%s has no route to %s: it was deleted", where, p.To)
+			w.stop(advice.Repair, "%s has no route to %s: it was deleted", where, p.To)
 		default:
 			w.stop("", "%s has no route to %s: its network gives it none, see isDefaultGateway or ipam.routes", where, p.To)
 		}
@@ -232,7 +224,7 @@ func (w *walker) egress(p netops.Packet) *check.NoEgress {
 
 // lacksIPv6 reports whether IPv6 is disabled in a container.
 func (w *walker) lacksIPv6(in *view.Namespace) bool {
-	i := slices.IndexFunc(w.attachments, func(a attached) bool { return containerName(&a) == in.Name })
+	i := slices.IndexFunc(w.attachments, func(a inventory.Attachment) bool { return a.Title() == in.Name })
 	if i < 0 {
 		return false
 	}
@@ -261,7 +253,7 @@ func (w *walker) answers(to netip.Addr) bool {
 	}
 	want, have, fix, err := check.PodRoute(w.host, a.HostLink, to, true)
 	if !w.fail(err) && have != "" {
-		w.stop(fix, "%s does not route packets to %s of %s by %s: %s", hostName, to, containerName(a), want, have)
+		w.stop(fix, "%s does not route packets to %s of %s by %s: %s", view.HostName, to, a.Title(), want, have)
 	}
 	return err == nil && have == ""
 }
@@ -272,16 +264,13 @@ func (w *walker) refused(in *view.Namespace, p netops.Packet) {
 	if in.IsHost() && !w.answers(p.From) {
 		return
 	}
-	for _, of := range []string{"all", p.In} {
-		value, err := in.Sysctl("net/ipv4/conf/" + of + "/rp_filter")
-		if p.From.Is4() && err == nil && value != "" && value != "0" {
-			fix := "sysctl -w net/ipv4/conf/" + p.In + "/rp_filter=2"
-			if l := w.find(p.In); in.IsHost() && l != nil && !slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
-				fix = "" // the kernel refuses them with 2, too, if the interface has no address
-			}
-			w.stop(fix, "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
-			return
+	mode, fix, err := check.ReversePath(in, p.In)
+	if p.From.Is4() && err == nil && mode > check.SourceUnchecked {
+		if l := w.find(p.In); in.IsHost() && l != nil && !slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
+			fix = "" // the kernel refuses them with 2, too, if the interface has no address
 		}
+		w.stop(fix, "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
+		return
 	}
 	w.stop("", "%s refuses packets from %s that arrive on %s: it is an address of %s, or not of one interface", where, p.From, p.In, where)
 }
@@ -303,9 +292,9 @@ func (w *walker) passesTunnel(name string, node netip.Addr) bool {
 		fix, _ := w.advise(f.Fix)
 		switch isMTU := f.Kind == tunnel.RouteMTU || f.Kind == tunnel.LinkMTU; {
 		case isMTU:
-			w.step(hostName, "mtu", "%s: '%s'", &f, fix)
+			w.step(view.HostName, "mtu", "%s: '%s'", &f, fix)
 		case len(f.Peers) < len(t.Peers):
-			w.step(hostName, "tunnel", "%s: '%s'", &f, fix)
+			w.step(view.HostName, "tunnel", "%s: '%s'", &f, fix)
 		default:
 			w.stop(f.Fix, "%s", &f)
 			return false
@@ -325,7 +314,7 @@ func (w *walker) next(way netops.Way) netip.Addr {
 // usable checks that a link carries packets.
 func (w *walker) usable(in *view.Namespace, l *netops.LinkInfo) bool {
 	if master := w.recordedMaster(l.Name); in.IsHost() && master != "" && master != l.Master {
-		w.stop(fixRepair, "%s is not a port of %s any more", l.Name, master)
+		w.stop(advice.Repair, "%s is not a port of %s any more", l.Name, master)
 		return false
 	}
 	if w.stopsBy(check.Up(in, l, !in.IsHost() || attachment.Labelled(*l)), nil) {
@@ -337,7 +326,7 @@ func (w *walker) usable(in *view.Namespace, l *netops.LinkInfo) bool {
 // recordedMaster returns the bridge of which an attachment made a link of the host a port, or "".
 func (w *walker) recordedMaster(link string) string {
 	for i := range w.attachments {
-		for _, c := range w.attachments[i].made {
+		for _, c := range w.attachments[i].Made {
 			if l, is := c.Do.Object.(*netops.Link); is && l.In == netops.Host && l.Name == link && l.Master != "" {
 				return l.Master
 			}
@@ -374,7 +363,7 @@ func (w *walker) neighbour(in *view.Namespace, link string, ip netip.Addr) (mac 
 // macs returns the MACs that an address has on this node. It has several if it is that of a gateway.
 func (w *walker) macs(ip netip.Addr) (all []string) {
 	for i := range w.attachments {
-		if a := &w.attachments[i]; a.has(ip) {
+		if a := &w.attachments[i]; a.Has(ip) {
 			all = append(all, a.MAC)
 		}
 	}
@@ -393,7 +382,7 @@ func (w *walker) macs(ip netip.Addr) (all []string) {
 // inside begins a command that runs in the namespace of a container, and is "" for the host.
 func (w *walker) inside(name string) string {
 	for i := range w.attachments {
-		if a := &w.attachments[i]; containerName(a) == name && a.Netns != "" {
+		if a := &w.attachments[i]; a.Title() == name && a.Netns != "" {
 			return "nsenter --net=" + a.Netns + " "
 		}
 	}
@@ -422,31 +411,31 @@ func (w *walker) leave(link string) {
 	if l.Master != "" && !w.passesFilters(packets...) {
 		return
 	}
-	i := slices.IndexFunc(w.attachments, func(a attached) bool { return a.HostLink == link })
+	i := slices.IndexFunc(w.attachments, func(a inventory.Attachment) bool { return a.HostLink == link })
 	switch end := w.otherEnd(l); {
 	case i >= 0:
 	case end != nil && l.Master != "":
 		w.forward(end.Name)
 		return
 	default:
-		w.step(hostName, "leaves", "by %s", link)
+		w.step(view.HostName, "leaves", "by %s", link)
 		return
 	}
 	w.arrive(&w.attachments[i])
 }
 
 // arrive checks the container at the end of the path: that it has the address, and a route back.
-func (w *walker) arrive(a *attached) {
-	name := containerName(a)
-	if other := w.attachmentWith(w.found.To); other != nil && a.has(w.found.To) && other.ContainerID != a.ContainerID {
+func (w *walker) arrive(a *inventory.Attachment) {
+	name := a.Title()
+	if other := w.attachmentWith(w.found.To); other != nil && a.Has(w.found.To) && other.ContainerID != a.ContainerID {
 		old, now := a, other
 		if other.Created.Before(a.Created) {
 			old, now = other, a
 		}
-		networks, err := w.networks()
+		networks, err := w.Networks()
 		if !w.fail(err) {
-			w.stop(doctor.Separate(networks, old.key(), now.key(), now.Pod), "it arrives at %s, which has the address %s on %s, and so has %s on %s",
-				name, w.found.To, a.Network, containerName(other), other.Network)
+			w.stop(doctor.Separate(networks, old.Key(), now.Key(), now.Pod), "it arrives at %s, which has the address %s on %s, and so has %s on %s",
+				name, w.found.To, a.Network, other.Title(), other.Network)
 		}
 		return
 	}
@@ -460,7 +449,7 @@ func (w *walker) arrive(a *attached) {
 	l, err := in.Link(a.IfName)
 	switch {
 	case isNotExist(err):
-		w.stop("cnibox repair", "%s has no interface %s", name, a.IfName)
+		w.stop(advice.Repair, "%s has no interface %s", name, a.IfName)
 		return
 	case w.fail(err), !w.usable(in, l):
 		return
@@ -471,7 +460,7 @@ func (w *walker) arrive(a *attached) {
 	}
 	switch {
 	case isNotExist(err):
-		w.stop("cnibox repair", "%s does not have the address %s", name, w.found.To)
+		w.stop(advice.Repair, "%s does not have the address %s", name, w.found.To)
 		return
 	case w.fail(err):
 		return
@@ -481,7 +470,7 @@ func (w *walker) arrive(a *attached) {
 		return
 	}
 	if _, err := in.Way(netops.Packet{To: w.found.From}); isNotExist(err) {
-		w.stop("cnibox repair", "%s has no route back to %s", name, w.found.From)
+		w.stop(advice.Repair, "%s has no route back to %s", name, w.found.From)
 	} else {
 		w.err = err
 	}
@@ -493,7 +482,7 @@ func (w *walker) hostLink(name string) *netops.LinkInfo {
 	if l == nil {
 		fix := ""
 		if w.isAttached(name) {
-			fix = fixRepair
+			fix = advice.Repair
 		}
 		w.stop(fix, "this node has no interface %s", name)
 	}

@@ -1,4 +1,4 @@
-package cli
+package inventory
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// cloudPool has a cloud's addresses of one subnet in the output of `cnibox state`. `cnibox cloud
+// CloudPool has a cloud's addresses of one subnet in the output of `cnibox state`. `cnibox cloud
 // show` has more details.
-type cloudPool struct {
+type CloudPool struct {
 	Source string       `json:"source"`
 	NIC    string       `json:"nic"`
 	Link   string       `json:"link,omitempty"`
@@ -32,7 +32,7 @@ type cloudPool struct {
 }
 
 // readCloud adds the clouds' addresses and the NICs.
-func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
+func (n *Inventory) readCloud(ctx context.Context, h *roles.Host) error {
 	sources, err := store.Read(ctx, h.Store, (*store.Tx).CloudSources)
 	if err != nil || len(sources) == 0 {
 		return err
@@ -41,7 +41,7 @@ func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
 	if err != nil {
 		return fmt.Errorf("list the host's interfaces: %w", err)
 	}
-	n.nics = attachment.NICs(links)
+	n.NICs = attachment.NICs(links)
 	for i := range sources {
 		for _, nic := range sources[i].NICs {
 			for j := range nic.Subnets {
@@ -52,9 +52,9 @@ func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
 	return nil
 }
 
-func (n *nodeState) cloudPool(source *store.CloudSource, mac string, sub *store.CloudSubnet) cloudPool {
-	p := cloudPool{
-		Source: source.Name, NIC: mac, Link: n.nics[mac].Name, Subnet: sub.Prefix, Gateway: sub.Gateway,
+func (n *Inventory) cloudPool(source *store.CloudSource, mac string, sub *store.CloudSubnet) CloudPool {
+	p := CloudPool{
+		Source: source.Name, NIC: mac, Link: n.NICs[mac].Name, Subnet: sub.Prefix, Gateway: sub.Gateway,
 		Addresses: countAddresses(sub), Fetched: source.Fetched, Fault: source.Fault,
 	}
 	for _, l := range n.Leases {
@@ -82,41 +82,15 @@ func countAddresses(sub *store.CloudSubnet) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// origin returns the source of a lease's address.
-func (n *nodeState) origin(l *store.Lease) string {
+// Origin returns the source of a lease's address.
+func (n *Inventory) Origin(l *store.Lease) string {
 	switch {
 	case l.Imported:
 		return "imported"
 	case l.Source == "":
 		return "own"
-	case n.nics[l.NIC].Name != "":
-		return "cloud " + n.nics[l.NIC].Name
+	case n.NICs[l.NIC].Name != "":
+		return "cloud " + n.NICs[l.NIC].Name
 	}
 	return "cloud " + l.NIC
-}
-
-// writeCloud prints nothing on a node without a cloud.
-func (p *Process) writeCloud(pools []cloudPool, now time.Time, s style) error {
-	if len(pools) == 0 {
-		return nil
-	}
-	t := table{
-		head: []string{"SUBNET", "NIC", "LINK", "GATEWAY", "ADDRESSES", "USED", "WITHDRAWN", "SOURCE", "AGE"},
-		paint: func(column int, cell string) string {
-			if column == 6 && cell != "0" {
-				return yellow
-			}
-			return ""
-		},
-	}
-	for _, x := range pools {
-		gateway := ""
-		if x.Gateway.IsValid() {
-			gateway = x.Gateway.String()
-		}
-		t.add(x.Subnet.String(), x.NIC, dash(x.Link), dash(gateway), x.Addresses, strconv.Itoa(x.Used),
-			strconv.Itoa(x.Withdrawn), x.Source, age(now, x.Fetched))
-	}
-	fmt.Fprintln(p.Stdout)
-	return t.write(p.Stdout, s)
 }
