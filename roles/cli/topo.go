@@ -16,6 +16,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/see/check"
 	"github.com/cnibox/cnibox/roles/see/topo"
 	"github.com/cnibox/cnibox/store"
 )
@@ -115,6 +116,10 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 			HostLink: a.HostLink, Ports: a.Ports, Problems: problems[a.key()],
 		}
 		one.Masquerade = a.isMasqueraded || slices.ContainsFunc(a.Addresses, masqueraded)
+		one.EgressAddresses, err = egressAddresses(ctx, h.Net, a.made)
+		if err != nil {
+			return nil, err
+		}
 		if a.Error != "" {
 			one.Problems = append(one.Problems, a.Error)
 		}
@@ -130,26 +135,51 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 		t.Attachments = append(t.Attachments, one)
 	}
 	for i := range links {
-		l := &links[i]
-		if l.Name == "lo" || ends[l.Name] {
-			continue
+		if l := &links[i]; l.Name != "lo" && !ends[l.Name] {
+			t.Devices = append(t.Devices, device(l, l.Name == uplink, tunnels, counters[l.Index]))
 		}
-		d := topo.Device{
-			Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up, Uplink: l.Name == uplink,
-			Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(counters[l.Index]),
-		}
-		if i := slices.IndexFunc(tunnels, func(t tunnel.Device) bool { return t.Name == l.Name }); i >= 0 {
-			d.IsTunnel = true
-			for _, peer := range tunnels[i].Peers {
-				d.Peers = append(d.Peers, peer.Addr())
-			}
-		}
-		t.Devices = append(t.Devices, d)
 	}
 	sorting.Func(t.Attachments, func(a, b topo.Attachment) int {
 		return cmp.Or(strings.Compare(a.Network, b.Network), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(a.IfName, b.IfName))
 	})
 	return t, nil
+}
+
+func device(l *netops.LinkInfo, isUplink bool, tunnels []tunnel.Device, c netops.Counters) topo.Device {
+	d := topo.Device{
+		Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up, Uplink: isUplink,
+		Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(c),
+	}
+	if i := slices.IndexFunc(tunnels, func(t tunnel.Device) bool { return t.Name == l.Name }); i >= 0 {
+		d.IsTunnel = true
+		for _, peer := range tunnels[i].Peers {
+			d.Peers = append(d.Peers, peer.Addr())
+		}
+	}
+	return d
+}
+
+// egressAddresses returns the addresses with which the packets of an attachment leave the node because of egressAddress. made are its
+// recorded changes, and the kernel says what is left of them.
+func egressAddresses(ctx context.Context, n *netops.Net, made []netops.Change) (all []netip.Addr, err error) {
+	for _, c := range made {
+		e, is := c.Do.Object.(*netops.Element)
+		if _, isEgress := netops.EgressOf(c.Do.Object); !is || !isEgress {
+			continue
+		}
+		from, err := netip.ParseAddr(e.Key[1])
+		if err != nil {
+			return nil, fmt.Errorf("read the recorded change %s: %w", e, err)
+		}
+		a, err := n.EgressAddress(ctx, e.Key[0], from, check.Elsewhere(from.Is6()))
+		if err != nil {
+			return nil, err
+		}
+		if a.IsValid() {
+			all = append(all, a)
+		}
+	}
+	return all, nil
 }
 
 // masqueradedByAgent returns a function that reports whether the agent masquerades the packets of an address.

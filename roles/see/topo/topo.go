@@ -80,6 +80,8 @@ type Attachment struct {
 	Ports    []string `json:"ports,omitempty"`
 	// Masquerade means that its packets leave the node with the node's address.
 	Masquerade bool `json:"masquerade,omitempty"`
+	// EgressAddresses are those of the node with which its packets leave because of egressAddress, one of a family.
+	EgressAddresses []netip.Addr `json:"egressAddresses,omitempty"`
 	// Egress and Ingress are the network policies that select the pod. Pods with the same policies share DeniedPackets, which no
 	// rule of these policies matched.
 	Egress        []string `json:"egress,omitempty"`
@@ -181,6 +183,9 @@ func (a *Attachment) details() string {
 	}
 	if len(a.Ports) > 0 {
 		words = append(words, "ports "+strings.Join(a.Ports, " "))
+	}
+	for _, e := range a.EgressAddresses {
+		words = append(words, "leaves with "+e.String())
 	}
 	for _, of := range []struct {
 		direction string
