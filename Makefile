@@ -224,7 +224,7 @@ bin/peers/bridge: bin/reference test/peers/reference/$(REFERENCEMOD).sum
 bin/reference: FORCE
 	@mkdir -p bin; echo '$(REFERENCE)' | cmp -s - $@ || echo '$(REFERENCE)' >$@
 
-# The test suites of the reference plugins, which run its plugins and cnibox's. Not a part of `make test-full`: they take three minutes.
+# The test suites of the reference plugins, which run its plugins and cnibox's. Not a part of `make test-full`: they take ten minutes.
 # FULL=1 also runs those that need devices which this kernel lacks.
 bin/suites/integration.test: bin/reference test/peers/suites/$(REFERENCEMOD).sum test/peers/suites/build.sh test/peers/suites/shim/shim.go
 	GO='$(GO)' sh test/peers/suites/build.sh $(CURDIR)/bin/suites $(REFERENCEMOD).mod

@@ -1,24 +1,15 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net/netip"
-	"os"
-	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cnibox/cnibox/internal/sorting"
-	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/see/advice"
-	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/roles/see/topo"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -73,111 +64,19 @@ examples:
 
 // readTopology reads the host's devices and the node's attachments.
 func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topology, error) {
-	state, err := inventory.Read(ctx, h)
-	if err != nil {
-		return nil, err
-	}
 	problems, err := p.problems(ctx, h)
 	if err != nil {
 		return nil, err
 	}
-	links, err := h.Net.Links(ctx, nil)
+	t, err := topo.Read(ctx, h, view.NewHost(ctx, h.Net), problems)
 	if err != nil {
 		return nil, err
 	}
-	tunnels, err := tunnel.List(ctx, h.Net)
-	if err != nil {
-		return nil, err
+	for i := range t.Attachments {
+		a := &t.Attachments[i]
+		a.Pod, a.Netns = printable(a.Pod), printable(a.Netns)
 	}
-	counters, err := h.Net.Counters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return nil, err
-	}
-	uplink, err := h.Net.DefaultRouteLink(ctx, nil)
-	if err != nil && !errors.Is(err, netops.ErrNotExist) {
-		return nil, err
-	}
-	if err := state.AddFailures(h); err != nil {
-		return nil, err
-	}
-	t := &topo.Topology{Node: name, Devices: []topo.Device{}, Attachments: []topo.Attachment{}}
-	masqueraded := masqueradedByAgent(h)
-	byName, byIndex, ends := map[string]*netops.LinkInfo{}, map[int]string{}, map[string]bool{}
-	for i := range links {
-		byName[links[i].Name], byIndex[links[i].Index] = &links[i], links[i].Name
-	}
-	for i := range state.Attachments {
-		a := &state.Attachments[i]
-		one := topo.Attachment{
-			Container: a.ContainerID, Pod: printable(a.Pod), Network: a.Network, Netns: printable(a.Netns), IfName: a.IfName, Addresses: a.Addresses, MAC: a.MAC,
-			HostLink: a.HostLink, Ports: a.Ports, Problems: problems[a.Key()],
-		}
-		one.Masquerade = a.IsMasqueraded || slices.ContainsFunc(a.Addresses, masqueraded)
-		if a.Error != "" {
-			one.Problems = append(one.Problems, a.Error)
-		}
-		if !a.Alive {
-			one.Problems = append(one.Problems, "the container has ended, and its runtime did not detach it: cnibox state reap")
-		}
-		if l := byName[a.HostLink]; l != nil {
-			ends[l.Name] = true
-			one.Device, one.Traffic = l.Master, traffic(counters[l.Index])
-		} else if a.HostLink == "" && a.Alive {
-			one.Device = byIndex[lowerIndex(ctx, h, a)]
-		}
-		t.Attachments = append(t.Attachments, one)
-	}
-	for i := range links {
-		l := &links[i]
-		if l.Name == "lo" || ends[l.Name] {
-			continue
-		}
-		d := topo.Device{
-			Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up, Uplink: l.Name == uplink,
-			Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(counters[l.Index]),
-		}
-		if i := slices.IndexFunc(tunnels, func(t tunnel.Device) bool { return t.Name == l.Name }); i >= 0 {
-			d.IsTunnel = true
-			for _, peer := range tunnels[i].Peers {
-				d.Peers = append(d.Peers, peer.Addr())
-			}
-		}
-		t.Devices = append(t.Devices, d)
-	}
-	sorting.Func(t.Attachments, func(a, b topo.Attachment) int {
-		return cmp.Or(strings.Compare(a.Network, b.Network), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(a.IfName, b.IfName))
-	})
 	return t, nil
-}
-
-// masqueradedByAgent returns a function that reports whether the agent masquerades the packets of an address.
-func masqueradedByAgent(h *roles.Host) func(netip.Prefix) bool {
-	o, err := store.ReadOverlay(h.Store.OverlayPath())
-	if err != nil || !o.IPMasq {
-		return func(netip.Prefix) bool { return false } // a node without the file has no overlay, and doctor reports a damaged one
-	}
-	return func(p netip.Prefix) bool {
-		return o.IPv4 != nil && o.IPv4.Subnet.Contains(p.Addr()) || o.IPv6 != nil && o.IPv6.Subnet.Contains(p.Addr())
-	}
-}
-
-// lowerIndex returns the index of the host's device below a container's interface, such as the parent of a
-// macvlan, or 0. An interface that was deleted is among the problems.
-func lowerIndex(ctx context.Context, h *roles.Host, a *inventory.Attachment) int {
-	ns, err := h.Net.OpenNamespace(a.Netns)
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = ns.Close() }() // it was only read
-	l, err := h.Net.Link(ctx, ns, a.IfName)
-	if err != nil {
-		return 0
-	}
-	return l.PeerIndex
 }
 
 // problems returns what `cnibox diff` finds, by attachment.
@@ -193,11 +92,4 @@ func (p *Process) problems(ctx context.Context, h *roles.Host) (map[store.Key][]
 		}
 	}
 	return found, nil
-}
-
-func traffic(c netops.Counters) topo.Traffic {
-	return topo.Traffic{
-		ReceivedBytes: c.ReceivedBytes, SentBytes: c.SentBytes, ReceivedPackets: c.ReceivedPackets, SentPackets: c.SentPackets, ReceivedDropped: c.ReceivedDropped, SentDropped: c.SentDropped,
-		ErroneousPackets: c.ReceiveErrors + c.SendErrors,
-	}
 }

@@ -93,11 +93,35 @@ func (g *group) above(uplink string) (device, edge string) {
 	case d != nil && (d.Lower != "" || d.Uplink):
 		return d.Lower, "on " + d.Lower
 	case slices.ContainsFunc(g.attachments, func(a *Attachment) bool { return a.Masquerade }):
-		return uplink, "masqueraded by " + uplink
+		return uplink, g.translation(uplink)
 	case len(g.attachments) > 0 || d.IsTunnel || d.Kind == "bridge" && len(d.Addresses) > 0:
 		return uplink, "routed by " + uplink
 	}
 	return "", ""
+}
+
+// translation says with which addresses the packets of attachments that are masqueraded leave the node.
+func (g *group) translation(uplink string) string {
+	var egress []string
+	isPlain := false // whether packets leave with the address of the uplink
+	for _, a := range g.attachments {
+		for _, e := range a.EgressAddresses {
+			egress = append(egress, e.String())
+		}
+		hasOther := func(p netip.Prefix) bool {
+			return !slices.ContainsFunc(a.EgressAddresses, func(e netip.Addr) bool { return e.Is4() == p.Addr().Is4() })
+		}
+		isPlain = isPlain || a.Masquerade && slices.ContainsFunc(a.Addresses, hasOther)
+	}
+	slices.Sort(egress)
+	with := "leaving with " + strings.Join(slices.Compact(egress), " or ")
+	switch {
+	case len(egress) == 0:
+		return "masqueraded by " + uplink
+	case isPlain:
+		return "masqueraded by " + uplink + ", or " + with
+	}
+	return with + " by " + uplink
 }
 
 // box returns the box of a device, with those of its attachments and peers.

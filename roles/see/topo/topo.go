@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops/rates"
+	"github.com/cnibox/cnibox/roles/see/inventory"
 )
 
 // Topology is a node with its devices and attachments.
@@ -80,6 +81,8 @@ type Attachment struct {
 	Ports    []string `json:"ports,omitempty"`
 	// Masquerade means that its packets leave the node with the node's address.
 	Masquerade bool `json:"masquerade,omitempty"`
+	// EgressAddresses are those of the node with which its packets leave because of egressAddress, one of a family.
+	EgressAddresses []netip.Addr `json:"egressAddresses,omitempty"`
 	// Egress and Ingress are the network policies that select the pod. Pods with the same policies share DeniedPackets, which no
 	// rule of these policies matched.
 	Egress        []string `json:"egress,omitempty"`
@@ -91,13 +94,7 @@ type Attachment struct {
 }
 
 // Title returns the pod, or the container's ID. Of one that a runtime made of random digits it returns the beginning.
-func (a *Attachment) Title() string {
-	const long, short = 64, 12
-	if len(a.Container) == long && strings.Trim(a.Container, "0123456789abcdef") == "" {
-		return cmp.Or(a.Pod, a.Container[:short])
-	}
-	return cmp.Or(a.Pod, a.Container)
-}
+func (a *Attachment) Title() string { return cmp.Or(a.Pod, inventory.ShortID(a.Container)) }
 
 func (a *Attachment) id() string { return a.Container + " " + a.IfName + " " + a.Network }
 
@@ -181,6 +178,9 @@ func (a *Attachment) details() string {
 	}
 	if len(a.Ports) > 0 {
 		words = append(words, "ports "+strings.Join(a.Ports, " "))
+	}
+	for _, e := range a.EgressAddresses {
+		words = append(words, "leaves with "+e.String())
 	}
 	for _, of := range []struct {
 		direction string

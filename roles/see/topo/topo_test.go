@@ -202,6 +202,33 @@ device | eth1
 	}
 }
 
+// TestTranslation: the edge above masqueraded containers names the addresses with which their packets leave.
+func TestTranslation(t *testing.T) {
+	v4, v6 := netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("fd09::2/64")
+	one := func(addresses []netip.Prefix, egress ...string) *Attachment {
+		a := &Attachment{Masquerade: true, Addresses: addresses}
+		for _, e := range egress {
+			a.EgressAddresses = append(a.EgressAddresses, netip.MustParseAddr(e))
+		}
+		return a
+	}
+	both := []netip.Prefix{v4, v6}
+	for _, v := range []struct {
+		want        string
+		attachments []*Attachment
+	}{
+		{"masqueraded by eth0", []*Attachment{one(both)}},
+		{"leaving with 203.0.113.7 by eth0", []*Attachment{one(both[:1], "203.0.113.7"), one(both[:1], "203.0.113.7"), {Addresses: both}}},
+		{"leaving with 2001:db8::7 or 203.0.113.7 by eth0", []*Attachment{one(both, "203.0.113.7", "2001:db8::7")}},
+		{"masqueraded by eth0, or leaving with 203.0.113.7", []*Attachment{one(both, "203.0.113.7")}},
+		{"masqueraded by eth0, or leaving with 203.0.113.7 or 203.0.113.8", []*Attachment{one(both[:1], "203.0.113.8"), one(both[:1], "203.0.113.7"), one(both[:1])}},
+	} {
+		if _, have := (&group{attachments: v.attachments}).above("eth0"); have != v.want {
+			t.Errorf("have %q, want %q", have, v.want)
+		}
+	}
+}
+
 // TestDrawing: the other forms have every device and attachment once, and no text becomes markup.
 func TestDrawing(t *testing.T) {
 	top := many(30)

@@ -36,6 +36,22 @@ func (h *Host) LinkAt(index int) (*netops.LinkInfo, error) {
 	return &all[i], nil
 }
 
+// Counters returns the counters of the links by their numbers.
+func (h *Host) Counters() (map[int]netops.Counters, error) {
+	return ask(&h.Namespace, "counters", func() (map[int]netops.Counters, error) { return h.net.Counters(h.ctx) })
+}
+
+// Uplink returns the link of the default route, or "".
+func (h *Host) Uplink() (string, error) {
+	return ask(&h.Namespace, "uplink", func() (string, error) {
+		link, err := h.net.DefaultRouteLink(h.ctx, nil)
+		if errors.Is(err, netops.ErrNotExist) {
+			return "", nil
+		}
+		return link, err
+	})
+}
+
 // BridgeEntries returns the entries of bridges that they have not learnt.
 func (h *Host) BridgeEntries() ([]netops.BridgeEntry, error) {
 	return ask(&h.Namespace, "bridge entries", func() ([]netops.BridgeEntry, error) { return h.net.BridgeEntries(h.ctx) })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -61,6 +62,21 @@ func tablesVersion(ctx context.Context) string {
 		return ""
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// referenceRelease returns the release of the reference plugins in a directory, such as "v1.10.0", which a plugin prints when no runtime
+// calls it.
+func referenceRelease(ctx context.Context, dir string) (string, error) {
+	out, err := exec.CommandContext(ctx, filepath.Join(dir, "bridge")).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("read release of the reference plugins: %w", err)
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	release, found := strings.CutPrefix(line, "CNI bridge plugin ")
+	if !found {
+		return "", fmt.Errorf("read release of the reference plugins: %s/bridge prints %q", dir, line)
+	}
+	return release, nil
 }
 
 // cpuModel returns the first model name in /proc/cpuinfo, or the architecture if there is none.

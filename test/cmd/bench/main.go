@@ -162,6 +162,10 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	res.Reference, err = referenceRelease(ctx, o.peersDir)
+	if err != nil {
+		return err
+	}
 	return write(o, res)
 }
 

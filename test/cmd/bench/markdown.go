@@ -19,7 +19,7 @@ const chartImage = "![ADD, DEL and VERSION compared with the reference plugins](
 func renderMarkdown(res report) string {
 	var b strings.Builder
 	b.WriteString("# Benchmarks\n\n")
-	b.WriteString("This page compares cnibox with the [reference plugins](https://github.com/containernetworking/plugins) v1.9.1. ")
+	fmt.Fprintf(&b, "This page compares cnibox with the [reference plugins](https://github.com/containernetworking/plugins) %s. ", res.Reference)
 	b.WriteString("Calls of both alternate on one machine. Read the ratios: the milliseconds depend on the machine.\n\n")
 	fmt.Fprintf(&b, "To measure again, run `%s` as root. It builds both sides static and stripped and takes 35 to 50 minutes.\n\n", reproduce)
 	fmt.Fprintf(&b, "Every figure is a median of %s, measured on: %s.\n\n", count(res.Runs, "run"), res.Machine)

@@ -24,6 +24,7 @@ func TestRenderTable(t *testing.T) {
 func TestRenderMarkdown(t *testing.T) {
 	got := renderMarkdown(reportOf(t, exampleResults()))
 	for _, want := range []string{
+		"(https://github.com/containernetworking/plugins) v1.2.3. ",
 		"`make bench`",
 		"a <processor> & more, 2 cores, 8 GB, Linux 6.1, go1.26, 2026-01-02",
 		"| ADD bridge + host-local + ipMasq, p50           |  7.00 ms |   42.0 ms |        6.00 × as fast |   ≥ 6 × |     met |",

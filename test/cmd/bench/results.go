@@ -5,6 +5,7 @@ import "time"
 // results are all measurements of one run; a section that did not run is nil.
 type results struct {
 	Machine    machine           `json:"machine"`
+	Reference  string            `json:"reference"` // the release of the reference plugins
 	Rounds     int               `json:"rounds"`
 	Version    *compared         `json:"version,omitempty"`
 	Bridge     *bridgeResult     `json:"bridge,omitempty"`

@@ -16,11 +16,12 @@ func exampleResults() *results {
 	us := time.Microsecond
 	version := both(2400*us, 2000*us)
 	return &results{
-		Machine: machine{CPU: "a <processor> & more", Cores: 2, MemGB: 8, Kernel: "6.1", Go: "go1.26", Date: "2026-01-02"},
-		Rounds:  200,
-		Version: &version,
-		Bridge:  &bridgeResult{Add: both(7000*us, 42000*us), Check: both(3000*us, 12000*us), Del: both(30000*us, 119000*us)},
-		NFT:     &bridgeResult{Add: both(7000*us, 70000*us), Check: both(3000*us, 15000*us), Del: both(25000*us, 100000*us)},
+		Machine:   machine{CPU: "a <processor> & more", Cores: 2, MemGB: 8, Kernel: "6.1", Go: "go1.26", Date: "2026-01-02"},
+		Reference: "v1.2.3",
+		Rounds:    200,
+		Version:   &version,
+		Bridge:    &bridgeResult{Add: both(7000*us, 42000*us), Check: both(3000*us, 12000*us), Del: both(30000*us, 119000*us)},
+		NFT:       &bridgeResult{Add: both(7000*us, 70000*us), Check: both(3000*us, 15000*us), Del: both(25000*us, 100000*us)},
 		Parallel: &parallelResult{
 			Containers: 200, AtATime: 16, Add: rates{240, 40}, Del: rates{219, 20},
 			AddCalls: both(1, 1), DelCalls: both(1, 1),

@@ -159,15 +159,15 @@ func renderSVG(res *results) string {
 		return ""
 	}
 	var body strings.Builder
-	y := drawLegend(&body, legend(list), 4)
+	y := drawLegend(&body, legend(list, res.Reference), 4)
 	for _, p := range list {
 		y = drawPanel(&body, p, y+panelGap/2)
 	}
-	return fmt.Sprintf(svgHead, chartWidth, y+4, chartWidth, y+4) + body.String() + "</svg>\n"
+	return fmt.Sprintf(svgHead, chartWidth, y+4, chartWidth, y+4, res.Reference) + body.String() + "</svg>\n"
 }
 
 const svgHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-labelledby="title">
-<title id="title">cnibox compared with the reference CNI plugins v1.9.1</title>
+<title id="title">cnibox compared with the reference CNI plugins %s</title>
 <style>
 text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f2328; }
 .head { font-weight: 600; font-size: 14px; }
@@ -184,8 +184,8 @@ text { fill: #e6edf3; }
 // legendEntry describes a colour.
 type legendEntry struct{ Class, Text string }
 
-// legend lists the classes that the chart uses.
-func legend(list []panel) []legendEntry {
+// legend lists the classes that the chart uses. reference is the release of the reference plugins.
+func legend(list []panel, reference string) []legendEntry {
 	used := map[string]bool{}
 	for _, p := range list {
 		for _, g := range p.Groups {
@@ -196,7 +196,7 @@ func legend(list []panel) []legendEntry {
 	}
 	var entries []legendEntry
 	for _, e := range []legendEntry{
-		{classOurs, "cnibox"}, {classPeer, "reference v1.9.1, iptables backend"}, {classNFT, "reference v1.9.1, nftables backend"},
+		{classOurs, "cnibox"}, {classPeer, "reference " + reference + ", iptables backend"}, {classNFT, "reference " + reference + ", nftables backend"},
 	} {
 		if used[e.Class] {
 			entries = append(entries, e)

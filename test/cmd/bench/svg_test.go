@@ -38,7 +38,11 @@ func attr(e xml.StartElement, name string) string {
 }
 
 func TestSVGIsWellFormedAndInside(t *testing.T) {
-	list := elements(t, renderSVG(exampleResults()))
+	chart := renderSVG(exampleResults())
+	if n := strings.Count(chart, "v1.2.3"); n != 3 {
+		t.Errorf("the release of the reference is named %d times, want 3: in the title and for two colours", n)
+	}
+	list := elements(t, chart)
 	if len(list) == 0 || list[0].Name.Local != "svg" || list[0].Name.Space != "http://www.w3.org/2000/svg" {
 		t.Fatalf("no svg root in %v", list)
 	}

@@ -23,6 +23,9 @@ Read this page before you replace the reference plugins: it lists every differen
 generated from its list, which has the reasons: ` + "`test/suites/diff/intended_test.go`" + `. It fails for a difference that is not in the list, and for an entry
 that does not occur.
 
+` + "`make test-suites`" + ` runs the test suites of all reference plugins, each with its own plugin and with cnibox's. A spec that fails with cnibox's only is one of these
+differences: ` + "`test/suites/foreign/testdata/accepted.txt`" + ` names it for each.
+
 Plugins that cannot be run beside cnibox here have their differences on the page of their subject: [sriov-cni](sriov.md#differences-from-sriov-cni) and
 [route-override-cni](multi.md#routes-of-an-interface).
 

@@ -16,17 +16,18 @@ import (
 	"testing"
 )
 
-// suites are those that can judge a plugin that is executed, with their directories in the reference's tree.
+// suites are those that can judge a plugin that is executed, with their directories in the reference's tree. The other packages with tests,
+// host-local's backends and pkg/..., test functions of the reference's own, and sample does nothing.
 var suites = map[string]string{ //nolint:gochecknoglobals // a constant
-	"host-local": "plugins/ipam/host-local", "static": "plugins/ipam/static",
-	"bridge": "plugins/main/bridge", "host-device": "plugins/main/host-device", "loopback": "plugins/main/loopback", "ptp": "plugins/main/ptp",
-	"tap": "plugins/main/tap", "vlan": "plugins/main/vlan",
+	"dhcp": "plugins/ipam/dhcp", "host-local": "plugins/ipam/host-local", "static": "plugins/ipam/static",
+	"bridge": "plugins/main/bridge", "dummy": "plugins/main/dummy", "host-device": "plugins/main/host-device", "ipvlan": "plugins/main/ipvlan",
+	"loopback": "plugins/main/loopback", "macvlan": "plugins/main/macvlan", "ptp": "plugins/main/ptp", "tap": "plugins/main/tap", "vlan": "plugins/main/vlan",
 	"bandwidth": "plugins/meta/bandwidth", "firewall": "plugins/meta/firewall", "portmap": "plugins/meta/portmap", "sbr": "plugins/meta/sbr",
 	"tuning": "plugins/meta/tuning", "vrf": "plugins/meta/vrf", "integration": "integration",
 }
 
 // withModules are the suites that need devices of kinds which the kernel of the test machines lacks. They run in the virtual machine.
-var withModules = []string{"host-device", "sbr", "tuning", "vlan", "vrf"} //nolint:gochecknoglobals // a constant
+var withModules = []string{"dummy", "host-device", "ipvlan", "macvlan", "sbr", "tuning", "vlan", "vrf"} //nolint:gochecknoglobals // a constant
 
 // TestSuites runs each suite with the reference's plugins and with cnibox's. A spec that passes with the reference's may fail with
 // cnibox's only if testdata/accepted.txt lists it with a reason, and such a spec must fail. A spec that fails when the reference's own
