@@ -112,10 +112,10 @@ RUNTESTS = $(SANDBOX) $(LOOPBACK) $(GOTEST) -timeout 40m $(if $(RUN),-count 1 -r
 ORDERED  = $$($(GO) list ./test/suites/... ./roles/netpolicy/... ./roles/cluster/... ./roles/cli ./netops ./roles/chained/... ./roles/... ./... | grep -v /test/suites/diff$$)
 
 # Before a commit: at most eight minutes on two processors, once what they need is there. test/README.md has the budget. Half of the time
-# the tests wait for the kernel, so four packages run at a time.
+# the tests wait for the kernel, so four packages run at a time, and eight of the tests that say they can.
 test: say-missing setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
 	@$(if $(ALL),CNIBOX_APT=chromium-headless-shell sh test/apt.sh)
-	$(RUNTESTS) $(if $(ALL),-p 2 $(QUICK),-short -p 4) $(or $(PACKAGES),$(ORDERED))
+	$(RUNTESTS) -p 4 -parallel 8 $(if $(ALL),$(QUICK),-short) $(or $(PACKAGES),$(ORDERED))
 
 # All tests except those of other targets.
 test-full:
@@ -182,7 +182,7 @@ test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 		'./roles/iface/vlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' './roles/iface/hostdevice=TestReturn$$|TestHardware/.*$(LIVES)' './roles/iface/dummy=TestRole/.*$(LIVES)' './roles/iface/bond=TestRole/.*/(life|del|gc|fault)|TestSameMAC|TestHeld|TestOfOtherNetworks|TestFailover|TestReturn' \
 		'./roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' './roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' \
 		'./roles/cluster/agent=TestWireGuard(Switch|MTU)?$$' './roles/chained/vrf=Test(Add|Two|LinkGone)$$|TestRole/bridge/(fault|life|del|gc)' './roles/chained/portmap=TestTraffic' \
-		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
+		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/ptp$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
 	$(FUNCTIONS)
 	$(WITHOUTNFT)
 

@@ -34,9 +34,12 @@ func settingChecks() []Check {
 		}},
 		{ID: "rp-filter", Title: "the node drops packets whose sender has another route", Reads: "sysctls; interfaces", Severity: Info, find: func(f *Facts, add add) {
 			for _, l := range f.links() {
+				if l.Kind != check.KindVXLAN {
+					continue
+				}
 				mode, fix, err := check.ReversePath(&f.Host.Namespace, l.Name)
 				f.unread("sysctls", err)
-				if l.Kind == check.KindVXLAN && mode == check.SourceStrict {
+				if mode == check.SourceStrict {
 					add(l.Name, "rp_filter is 1: packets of other nodes' host addresses are dropped", fix)
 				}
 			}

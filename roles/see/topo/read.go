@@ -37,7 +37,8 @@ func Read(ctx context.Context, h *roles.Host, host *view.Host, problems map[stor
 		return nil, err
 	}
 	t := &Topology{Devices: []Device{}, Attachments: []Attachment{}}
-	if t.Node, err = os.Hostname(); err != nil {
+	t.Node, err = os.Hostname()
+	if err != nil {
 		return nil, err
 	}
 	masqueraded := masqueradedByAgent(h)

@@ -107,6 +107,9 @@ func (h *Host) filter() (_ *look.Filter, err error) {
 
 // Verdicts returns what the rules of other programs do with packets.
 func (h *Host) Verdicts(packets ...look.Packet) ([]look.Verdict, error) {
+	if len(packets) == 0 {
+		return nil, nil
+	}
 	return ask(&h.Namespace, fmt.Sprintf("verdicts %+v", packets), func() ([]look.Verdict, error) {
 		filter, err := h.filter()
 		if err != nil {
