@@ -27,6 +27,10 @@ func sharedFaults() []shared {
 		{id: "forwarding4", path: "p1 198.51.100.7", script: "sysctl -qw net.ipv4.conf.br78.forwarding=0", words: "this node does not forward packets from br78: /proc/sys/net/ipv4/conf/br78/forwarding is 0", fix: "sysctl -w net/ipv4/conf/br78/forwarding=1"},
 		{id: "egress", path: "p1 198.51.100.7", script: "sysctl -qw net.ipv4.conf.eth0.forwarding=0", words: "this node does not forward packets from eth0: /proc/sys/net/ipv4/conf/eth0/forwarding is 0", fix: "sysctl -w net/ipv4/conf/eth0/forwarding=1"},
 		{id: "egress", path: "p1 198.51.100.7", script: "ip rule add unreachable iif br78 priority 50", words: "ip rule 50 (unreachable) refuses", fix: "ip -4 rule add from 10.78.0.0/24 lookup main priority 49"},
+		{
+			id: "forward-rule", path: "p1 198.51.100.7", script: "tc qdisc add dev PORT clsact; tc filter add dev PORT ingress bpf da bytecode '1,6 0 0 2'",
+			words: "tc filter of PORT ingress pref 49152 bpf", fix: "tc filter add dev PORT ingress pref 1 bpf da bytecode '1,6 0 0 0'",
+		},
 		{id: "egress-route", path: "p1 198.51.100.7", script: "ip rule del priority 50; ip rule del priority 49; ip route del default", words: "no default route for IPv4", fix: "configure eth0 again, as at the start of the node", mend: "ip route add default via 192.0.2.9"},
 		{
 			id: "egress", path: "p1 198.51.100.7", script: "ip link set wire down; until ip link show eth0 | grep -q NO-CARRIER; do :; done", words: "eth0 of host has no carrier: its other end is down or gone",
