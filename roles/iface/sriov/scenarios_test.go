@@ -152,8 +152,8 @@ func TestCardElsewhere(t *testing.T) {
 	if a, b := is.Attrs(), was.Attrs(); a.MTU != b.MTU || a.HardwareAddr.String() != b.HardwareAddr.String() || a.Flags != b.Flags {
 		t.Errorf("have %d %s %s, want %d %s %s", a.MTU, a.HardwareAddr, a.Flags, b.MTU, b.HardwareAddr, b.Flags)
 	}
-	must(t, netopstest.LinkUp(r.card))
 	pristine(t, r.card, card.Attrs().Vfs, r.f)
+	must(t, netopstest.LinkUp(r.card))
 	r.same(before, "after the card was back")
 }
 
