@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -298,6 +299,36 @@ func (n *Net) VF(ctx context.Context, link string, number int) (*VF, error) {
 		err = v.absent()
 	}
 	return present, err
+}
+
+// CardOf returns the interface on the host of the physical function one of whose virtual functions has an administrative MAC address. The
+// error wraps ErrNotExist if there is none: a driver may report no address.
+func (n *Net) CardOf(ctx context.Context, mac string) (LinkInfo, error) {
+	none := fmt.Errorf("physical function of the virtual function with the address %q: %w", mac, ErrNotExist)
+	if rtnl.CheckMAC(mac) != nil || canonicalMAC(mac) == noMAC {
+		return LinkInfo{}, none
+	}
+	links, err := n.Links(ctx, nil)
+	if err != nil {
+		return LinkInfo{}, err
+	}
+	c, err := n.host.socket()
+	if err != nil {
+		return LinkInfo{}, err
+	}
+	for i := range links {
+		if links[i].Kind != "" {
+			continue
+		}
+		all, err := c.VFs(ctx, links[i].Index)
+		if err != nil && !nlconn.IsAbsent(err) {
+			return LinkInfo{}, err
+		}
+		if slices.ContainsFunc(all, func(f rtnl.VF) bool { return rtnl.SameMAC(mac, f.MAC) }) {
+			return links[i], nil
+		}
+	}
+	return LinkInfo{}, none
 }
 
 func (v *VF) absent() error {
