@@ -241,11 +241,7 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	return out, nil
 }
 
-// masquerades reports whether a change adds an element of a set whose sources leave with the node's address.
-func masquerades(c netops.Change) bool {
-	e, is := c.Do.Object.(*netops.Element)
-	return is && slices.Contains([]string{"masq", "masq_kind", "routed", "routed_kind", netops.EgressSet}, strings.TrimRight(e.Set, "46"))
-}
+func masquerades(c netops.Change) bool { return netops.Masquerades(c.Do.Object) }
 
 func (a *attached) key() store.Key {
 	return store.Key{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
