@@ -166,8 +166,8 @@ test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	$(MACHINE) -debian trixie $(NETKIT)
 
 # Real virtual functions of an emulated card, and netkit, in a second machine.
-FUNCTIONS := $(MACHINE) -functions -debian trixie './roles/iface/sriov=TestRole/keys/(life|tamper|del|gc|state)|TestRole/(untrusted|bare)/life|Test(Traffic|NamespaceGone|Refused|Held|Userspace)$$' \
-	'./roles/iface/ptp=TestRole/netkit/(life|del|gc)$$' './roles/iface/routed=TestRole/netkit/(life|del|gc)$$'
+FUNCTIONS := $(MACHINE) -functions -debian trixie './roles/iface/sriov=TestRole/keys/(life|tamper|del|gc|state)|TestRole/(untrusted|bare)/life|Test(Traffic|NamespaceGone|CardElsewhere|Reference(Kept)?|Refused|Held|Userspace)$$' \
+	'./roles/iface/bond=TestCard$$' './roles/iface/ptp=TestRole/netkit/(life|del|gc)$$' './roles/iface/routed=TestRole/netkit/(life|del|gc)$$'
 
 # Roles that need no packet filter, on a kernel without one.
 WITHOUTNFT := $(VM) -without nf_tables -debian bookworm './roles/iface/hostdevice=TestHardware/deviceID/(life|gc)$$' './roles/iface/ipvlan=TestRole/l2/(life|gc)$$'

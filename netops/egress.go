@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -39,6 +40,12 @@ func EgressOf(o Object) (a netip.Addr, is bool) {
 	}
 	a, err := netip.ParseAddr(e.Value[0])
 	return a, err == nil
+}
+
+// Masquerades reports whether an object makes packets of containers leave the host with one of its addresses.
+func Masquerades(o Object) bool {
+	e, is := o.(*Element)
+	return is && slices.Contains([]string{"masq", "masq_kind", "routed", "routed_kind", EgressSet}, strings.TrimRight(e.Set, "46"))
 }
 
 // EgressAddress returns the address that a packet leaves the host with because of an egressAddress, or the

@@ -47,9 +47,12 @@ type Move struct {
 	MAC     string `json:"mac,omitempty"`
 	// KeepNetwork makes the inverse restore the link's addresses of unlimited
 	// lifetime and its routes. Plan sets Addresses and Routes in the inverse.
-	KeepNetwork bool    `json:"keepNetwork,omitempty"`
-	Addresses   []Addr  `json:"addresses,omitempty"`
-	Routes      []Route `json:"routes,omitempty"`
+	KeepNetwork bool `json:"keepNetwork,omitempty"`
+	// NameOnly makes the inverse restore the name and the alias, and leave the link down: the inverse of the VF that precedes this
+	// object restores the rest.
+	NameOnly  bool    `json:"nameOnly,omitempty"`
+	Addresses []Addr  `json:"addresses,omitempty"`
+	Routes    []Route `json:"routes,omitempty"`
 }
 
 // Where returns the namespace that the link comes from.
@@ -77,6 +80,7 @@ func (m *Move) String() string {
 	}
 	w.flag(m.Up, "up")
 	w.flag(m.KeepNetwork, "keep network")
+	w.flag(m.NameOnly, "name only")
 	return w.String()
 }
 
@@ -122,7 +126,10 @@ func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 		}
 	}
 	back := *m
-	back.Up, back.MTU, back.Address, back.Kind, back.MAC = have.IsUp(), have.MTU, have.MAC.String(), have.Kind, have.MAC.String()
+	back.Kind, back.MAC = have.Kind, have.MAC.String()
+	if !m.NameOnly {
+		back.Up, back.MTU, back.Address = have.IsUp(), have.MTU, have.MAC.String()
+	}
 	if len(have.Permanent) > 0 {
 		back.MAC = have.Permanent.String()
 	}

@@ -90,6 +90,34 @@ set link eth0 netns container mtu 1300 up
 	}
 }
 
+// TestMoveNameOnly leaves the link's MTU and state to another inverse.
+func TestMoveNameOnly(t *testing.T) {
+	movable(t)
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	spec := moveSpec()
+	spec.Objects[0].(*netops.Move).NameOnly = true
+	plan, err := n.Plan(t.Context(), spec, ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Apply(t.Context(), plan, ns); err != nil {
+		t.Fatal(err)
+	}
+	const want = `  <- del move link dev7 from host to container as eth0 alias "cnibox:0123456789abcdef dev7" type macvlan permaddr 02:00:00:00:00:07 back "an admin's" name only
+`
+	if have := lines(throughJSON(t, plan.Changes)); !strings.Contains(have, want) {
+		t.Errorf("plan is\n%s\nwant\n%s", have, want)
+	}
+	inside(t, box, "ip", "link", "set", "eth0", "mtu", "1350", "name", "other")
+	if err := n.Undo(t.Context(), plan.Changes[:1], ns); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := n.Link(t.Context(), nil, "dev7"); err != nil || l.MTU != 1350 || l.Alias != "an admin's" || l.Up {
+		t.Errorf("on the host: %+v, %v", l, err)
+	}
+}
+
 // TestMoveBackFromAnywhere reverts a move that was interrupted, or whose link
 // another program changed.
 func TestMoveBackFromAnywhere(t *testing.T) {

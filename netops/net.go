@@ -56,8 +56,8 @@ type Spent struct{ Rtnetlink, Nftables atomic.Int64 }
 //     [Net.PlanRepair]
 //   - single changes: [Net.DeleteLinks], [Net.EnsureLinkLocal], [Net.RemoveZoneSource], [Net.RestoreUplink]
 //   - what a namespace has: [Net.Link], [Net.Links], [Net.HostEnd], [Net.HostLinks], [Net.Counters], [Net.Addresses],
-//     [Net.Routes], [Net.DefaultRouteLink], [Net.Rules], [Net.Sysctl], [Net.VLANs], [Net.VF], [Net.TunnelEntries], [Net.DeviceFilters],
-//     [Net.Redirects], [Net.Takeovers]
+//     [Net.Routes], [Net.DefaultRouteLink], [Net.Rules], [Net.Sysctl], [Net.VLANs], [Net.VF], [Net.CardOf], [Net.TunnelEntries],
+//     [Net.DeviceFilters], [Net.Redirects], [Net.Takeovers]
 //   - where packets go: [Net.Way], [Net.KernelRoute], [Net.RouteLink], [Net.LinkToward], [Net.CheckRoute], [Net.Neighbour],
 //     [Net.ForwardingEntry], [Net.BridgeEntries], [Net.Connections], [Net.SeenSources], [Net.HasAddress], [Net.EgressAddress]
 //   - the rules and sets that cnibox installed: [Net.Elements], [Net.Labelled], [Net.BoundRules], [Net.SharedPolicy],

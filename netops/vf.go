@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,8 +24,8 @@ import (
 // So VF comes before the Move of that interface, and the card never sends frames of the container without their VLAN.
 //
 // The inverse restores the settings that differed, and always the administrative address, which the card may have changed for
-// a container. It then restores the address, the MTU and the state of the VF's interface. It must run after the inverse of
-// the Move. An absent PF or VF is not an error: the card forgot its settings.
+// a container. It then restores the address, the MTU and the state of the VF's interface, which a driver may refuse before. It must
+// run after the inverse of the Move, which has NameOnly. An absent PF or VF is not an error: the card forgot its settings.
 type VF struct {
 	// Link is the PF's interface, and Number the VF's number there.
 	Link   string `json:"link"`
@@ -300,6 +301,36 @@ func (n *Net) VF(ctx context.Context, link string, number int) (*VF, error) {
 	return present, err
 }
 
+// CardOf returns the interface on the host of the physical function one of whose virtual functions has an administrative MAC address. The
+// error wraps ErrNotExist if there is none: a driver may report no address.
+func (n *Net) CardOf(ctx context.Context, mac string) (LinkInfo, error) {
+	none := fmt.Errorf("physical function of the virtual function with the address %q: %w", mac, ErrNotExist)
+	if rtnl.CheckMAC(mac) != nil || canonicalMAC(mac) == noMAC {
+		return LinkInfo{}, none
+	}
+	links, err := n.Links(ctx, nil)
+	if err != nil {
+		return LinkInfo{}, err
+	}
+	c, err := n.host.socket()
+	if err != nil {
+		return LinkInfo{}, err
+	}
+	for i := range links {
+		if links[i].Kind != "" {
+			continue
+		}
+		all, err := c.VFs(ctx, links[i].Index)
+		if err != nil && !nlconn.IsAbsent(err) {
+			return LinkInfo{}, err
+		}
+		if slices.ContainsFunc(all, func(f rtnl.VF) bool { return rtnl.SameMAC(mac, f.MAC) }) {
+			return links[i], nil
+		}
+	}
+	return LinkInfo{}, none
+}
+
 func (v *VF) absent() error {
 	return fmt.Errorf("vf %d of interface %q: %w", v.Number, v.Link, ErrNotExist)
 }
@@ -401,8 +432,20 @@ func (v *VF) outdated(present *VF) *VF {
 	return old
 }
 
-// undo restores the settings that differ, and then the VF's interface.
+// undo restores the settings that differ, and then the VF's interface, which the host can have without the PF's.
 func (v *VF) undo(ctx context.Context, s *session, _ Verb) error {
+	err := v.undoSettings(ctx, s)
+	if nlconn.IsAbsent(err) {
+		err = nil
+	}
+	if v.Own != nil {
+		err = errors.Join(err, v.configureOwn(ctx, s, v.Own))
+	}
+	return err
+}
+
+// undoSettings restores the settings at the PF that differ.
+func (v *VF) undoSettings(ctx context.Context, s *session) error {
 	c, err := s.conn(Host)
 	if err != nil {
 		return err
@@ -420,14 +463,11 @@ func (v *VF) undo(ctx context.Context, s *session, _ Verb) error {
 	for _, a := range vfSettings() {
 		errs = append(errs, old.set(ctx, c, pf.Index, a))
 	}
-	if v.Own != nil {
-		errs = append(errs, v.configureOwn(ctx, s, v.Own))
-	}
 	return errors.Join(errs...)
 }
 
 // configureOwn gives the VF's interface an address, an MTU and a state, if the host has the interface. Not every driver can change
-// the address of an interface that is up.
+// the address of an interface that is up. An MTU that the driver refuses stays as it is: the PF's can be smaller by now.
 func (v *VF) configureOwn(ctx context.Context, s *session, want *VFLink) error {
 	have, err := v.ownLink(ctx, s)
 	if err != nil || have == nil {
@@ -452,7 +492,7 @@ func (v *VF) configureOwn(ctx context.Context, s *session, want *VFLink) error {
 		up = false
 	}
 	if want.MTU != 0 && want.MTU != have.MTU {
-		if err := set(&Link{MTU: want.MTU}); err != nil {
+		if err := set(&Link{MTU: want.MTU}); err != nil && !isImpossible(err) {
 			return err
 		}
 	}

@@ -37,6 +37,8 @@ type Way struct {
 	// the link. From is the source address.
 	Link      string
 	Via, From netip.Addr
+	// MTU and AdvMSS are those of the route, or 0.
+	MTU, AdvMSS int
 }
 
 // Way asks the kernel for the way of a packet in ns, or in the host's namespace for a nil ns.
@@ -62,7 +64,7 @@ func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
 	if err != nil {
 		return Way{}, err
 	}
-	return Way{Link: l.Name, Via: r.Via, From: r.Src}, nil
+	return Way{Link: l.Name, Via: r.Via, From: r.Src, MTU: r.MTU, AdvMSS: r.AdvMSS}, nil
 }
 
 // KernelRoute asks the kernel for the route of a packet, for Way and for package tunnel. It returns the connection of

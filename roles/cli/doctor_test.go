@@ -40,6 +40,40 @@ type broken struct {
 	fix string
 }
 
+// jumbo attaches a pod to a ptp network with some keys and routes.
+func jumbo(keys, routes string) string {
+	return `cat >/etc/cni/net.d/40-jumbo.conflist <<'EOF'
+{"cniVersion": "1.0.0", "name": "jumbo", "plugins": [{"type": "ptp", ` + keys + `, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.66.0.0/24"}]], "routes": [` + routes + `]}}]}
+EOF
+pod /etc/cni/net.d/40-jumbo.conflist p6
+`
+}
+
+// TestSmallerUplink: pods with a larger MTU than the node's interface are no fault if their packets stay, or if the segment size is told.
+// What doctor says is a remedy.
+func TestSmallerUplink(t *testing.T) {
+	const masq, routed = `"mtu": 9000, "ipMasq": true`, `{"dst": "0.0.0.0/0"}`
+	for name, script := range map[string]string{
+		"not masqueraded":      jumbo(`"mtu": 9000`, routed),
+		"no default route":     jumbo(masq, `{"dst": "10.0.0.0/8"}`),
+		"MTU of the route":     jumbo(masq, `{"dst": "0.0.0.0/0", "mtu": 1500}`),
+		"MTU in the pod":       jumbo(masq, routed) + "in_pod p6 ip route change default via 10.66.0.1 dev eth0 mtu 1500",
+		"segment size":         jumbo(masq, `{"dst": "0.0.0.0/0", "advmss": 1460}`),
+		"larger uplink":        "ip link set wire mtu 9000; ip link set eth0 mtu 9000; " + jumbo(masq, routed),
+		"another uplink":       "ip link add big0 mtu 9000 type veth peer name big1 mtu 9000; ip link set big0 up; ip link set big1 up; ip addr add 203.0.113.1/24 dev big0; ip route add default via 203.0.113.9 table 9; ip rule add from 10.66.0.0/24 table 9; until ip link show big0 | grep -q 'state UP'; do :; done; " + jumbo(masq, routed),
+		"nftables":             jumbo(masq, routed) + "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; }; add rule inet fw f oifname eth0 tcp flags syn tcp option maxseg size set rt mtu'",
+		"nftables with a size": jumbo(masq, routed) + "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; }; add chain inet fw g; add rule inet fw f jump g; add rule inet fw g tcp flags syn / syn,rst tcp option maxseg size > 1460 tcp option maxseg size set 1460'",
+		"iptables":             jumbo(masq, routed) + "iptables -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu",
+		"the remedy":           jumbo(masq, routed) + "product del /etc/cni/net.d/40-jumbo.conflist p6 /run/ns/p6; sed -i 's/9000/1500/' /etc/cni/net.d/40-jumbo.conflist; product add /etc/cni/net.d/40-jumbo.conflist p6 /run/ns/p6 >/dev/null",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if r := newTestNode(t, false).diagnose(script); len(r.Findings) > 0 {
+				t.Error(text(t, r))
+			}
+		})
+	}
+}
+
 // brokenNodes has an entry for each check that a script can break. For the others see brokenFacts.
 func brokenNodes() []broken {
 	conflist := func(file, text string) string {
@@ -63,6 +97,7 @@ chmod 600 /etc/kubeconfig
 printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","networkName":"old","netns":"` + netns + `","config":"%s","result":{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.78.0.2/24"}]}}' \
 	$(printf '{"cniVersion":"0.3.1","name":"old","plugins":[{"type":"old"}]}' | base64 -w0) >/var/lib/cni/results/old-` + id + `-eth0` + "\n"
 	}
+	const routed = `{"dst": "0.0.0.0/0"}`
 	return []broken{
 		// networks
 		{id: "network-none", script: "rm /etc/cni/net.d/*"},
@@ -146,6 +181,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "forward-rule", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-rule", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; iptables -A FORWARD -j REJECT", fix: "nft insert rule ip filter FORWARD handle "},
 		{id: "forward-rule", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; policy drop; }'"},
+		{id: "mtu-uplink", script: jumbo(`"mtu": 9000, "ipMasq": true`, routed), fix: "set \"mtu\" to 1500 in /etc/cni/net.d/40-jumbo.conflist, and start the pods again"},
 		{id: "egress", script: "ip rule add unreachable iif br78 priority 50", fix: "ip -4 rule add from 10.78.0.0/24 lookup main priority 49"},
 		{id: "egress-route", script: "ip route del default", fix: "configure eth0 again"},
 		{id: "egress-route", script: "mkdir -p /run/network; echo eth0=eth0 >/run/network/ifstate; ip route del default", fix: "ifdown --force eth0; ifup eth0"},
@@ -187,7 +223,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "underlay-down", overlay: true, script: "ip link set wire down; until ip link show eth0 | grep -q NO-CARRIER; do :; done"},
 		{id: "underlay-down", overlay: true, script: "mkdir -p /run/systemd/netif/links; echo ADMIN_STATE=configured >/run/systemd/netif/links/$(ip -o link show eth0 | sed 's/:.*//'); ip addr flush dev eth0", fix: "networkctl reconfigure eth0"},
 		{id: "underlay-down", overlay: true, script: "mkdir -p /run/NetworkManager/devices; printf '[device]\\nmanaged=true\\n' >/run/NetworkManager/devices/$(ip -o link show eth0 | sed 's/:.*//'); ip addr flush dev eth0", fix: "nmcli device reapply eth0"},
-		{id: "mtu-tunnel", overlay: true, script: "flanneld; ip link set eth0 mtu 1400"},
+		{id: "mtu-tunnel", overlay: true, script: "flanneld; product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; ip link set eth0 mtu 1400"},
 		{id: "mtu-tunnel", overlay: true, script: "ip route add 192.0.2.2 dev eth0 mtu 1400", fix: "ip link set eth0 mtu 1400"},
 		{id: "mtu-tunnel", overlay: true, script: "ip -6 addr add 2001:db8::1/64 dev eth0 nodad; ip route add 192.0.2.2 dev eth0 mtu 1200", fix: "cnibox state"},
 		{id: "mtu-tunnel", overlay: true, script: "flanneld; ip route add 192.0.2.2 dev eth0 mtu 1400", fix: "ip link set flannel.1 mtu 1350"},

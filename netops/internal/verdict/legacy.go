@@ -84,6 +84,8 @@ func (r *legacyRule) effect() effect {
 		return untracks
 	case strings.Contains(r.Text, "-j TTL "), strings.Contains(r.Text, "-j HL "):
 		return shortens
+	case strings.Contains(r.Text, "-j TCPMSS "):
+		return clamps
 	}
 	return ""
 }

@@ -162,9 +162,18 @@ func (r *nftRule) effect() effect {
 		case e.Name == "target" && (name == "TTL" || name == "HL"),
 			e.Name == "payload" && e.Attr(unix.NFTA_PAYLOAD_SREG) != nil && base == unix.NFT_PAYLOAD_NETWORK_HEADER && (at == offsetTTL || at == offsetHopLimit):
 			return shortens
+		case e.Name == "target" && name == "TCPMSS", e.Name == "exthdr" && setsSegmentSize(e):
+			return clamps
 		}
 	}
 	return ""
+}
+
+// setsSegmentSize reports whether an expression writes TCP's option with the segment size.
+func setsSegmentSize(e *nft.Expression) bool {
+	const maxSegmentSize = 2 // RFC 9293
+	op, _ := e.Number(unix.NFTA_EXTHDR_OP)
+	return e.Attr(unix.NFTA_EXTHDR_SREG) != nil && op == unix.NFT_EXTHDR_OP_TCPOPT && bytes.Equal(e.Attr(unix.NFTA_EXTHDR_TYPE), []byte{maxSegmentSize})
 }
 
 func (r *nftRule) match(p *Packet) (matches truth, verdicts []string) {

@@ -123,13 +123,15 @@ type rule interface {
 	effect() effect
 }
 
-// effect is an effect of a rule besides its verdict: it keeps packets from connection tracking, or sets their TTL or hop limit.
+// effect is an effect of a rule besides its verdict: it keeps packets from connection tracking, or sets their TTL or hop limit, their zone
+// of connection tracking, or the segment size of their TCP connection.
 type effect string
 
 const (
 	untracks effect = "untracks"
 	shortens effect = "shortens"
 	zones    effect = "zones"
+	clamps   effect = "clamps"
 )
 
 // translates is the verdict of a rule in a chain of the kind nat that changes the destination.
@@ -167,7 +169,7 @@ func (w *walk) chain(name string) (all outcome) {
 		if matches == no {
 			continue
 		}
-		if e := r.effect(); matches == yes && e != "" {
+		if e := r.effect(); e != "" && (matches == yes || e == clamps) { // whose condition can be the segment size itself
 			w.effects[e] = append(w.effects[e], r.drop())
 		}
 		var out outcome
@@ -213,7 +215,7 @@ func (w *walk) base(name string, policy *Drop, v *Verdict) {
 	w.effects = map[effect][]Drop{}
 	out := w.chain(name)
 	v.Untracked, v.Shortened = append(v.Untracked, w.effects[untracks]...), append(v.Shortened, w.effects[shortens]...)
-	v.Zoned = append(v.Zoned, w.effects[zones]...)
+	v.Zoned, v.Clamped = append(v.Zoned, w.effects[zones]...), append(v.Clamped, w.effects[clamps]...)
 	byPolicy := policy != nil && out&ends != 0
 	switch {
 	case byPolicy && out&accepts == 0:
@@ -232,8 +234,8 @@ type Verdict struct {
 	// MayDrop are the chains that drop the packet or not, depending on what is not known.
 	MayDrop []string
 	// Untracked are rules that keep the packet from connection tracking, and so from NAT. Shortened are rules that set its TTL. Zoned
-	// are rules that set its zone of connection tracking.
-	Untracked, Shortened, Zoned []Drop
+	// are rules that set its zone of connection tracking. Clamped are rules that may set the segment size of its TCP connection.
+	Untracked, Shortened, Zoned, Clamped []Drop
 }
 
 // Filter computes verdicts. It reads each chain once.

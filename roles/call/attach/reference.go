@@ -16,12 +16,12 @@ type Masquerader interface {
 	Masquerade() Masquerade
 }
 
-// ReferenceCleaner is a Chained that can find its objects of an attachment without a record.
+// ReferenceCleaner is a role that can find its objects of an attachment without a record.
 // They were made by an ADD before the state was lost, or by the reference plugin. An ADD
 // without changes also leaves no record, so the search must be fast if it finds no
 // objects.
 type ReferenceCleaner interface {
-	// CleanReference is called by DEL while Wants is true. It removes the attachment's
+	// CleanReference is called by DEL, of a Chained while Wants is true. It removes the attachment's
 	// objects, and none of other attachments. An absent object is not an error. The
 	// container is nil if it does not exist or is unknown, or if the interface in it is
 	// recorded as another attachment's.
@@ -45,6 +45,9 @@ type ReferenceChecker interface {
 func (a *Handler) cleanReference(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
 	if h.Reference == nil {
 		return nil
+	}
+	if c, ok := a.role.(ReferenceCleaner); ok {
+		return c.CleanReference(ctx, h, a.newInput(req), ns)
 	}
 	_, masquerades := a.role.(Masquerader)
 	return h.Reference.RemoveInterface(ctx, h, req, ns, a.orphans(req), masquerades)

@@ -29,8 +29,8 @@ type Conf struct {
 	// MIIMon is the interval in milliseconds at which the bond looks whether its
 	// links have a carrier, as a text: "100". "0" never looks. Required.
 	MIIMon string `json:"miimon,omitempty"`
-	// MTU is the MTU of the bond and its links, 68 to the smallest of the links'.
-	// Default 1500.
+	// MTU is the MTU of the bond and its links, 68 to the smallest of the links'
+	// and of the cards whose virtual functions they are. Default 1500.
 	MTU int `json:"mtu,omitempty"`
 	// FailOverMAC is what happens to the MACs in the mode active-backup. 0
 	// (default): all links get the MAC of the first. 1: the bond has that of the

@@ -36,6 +36,9 @@ type link struct {
 	MTU       int
 	// Device is set for a link of the host.
 	Device attach.Device
+	// Card is the interface of the physical function if the link is a virtual one, and CardMTU its MTU.
+	Card    string
+	CardMTU int
 }
 
 // NeedsNetnsLock marks the role as an attach.NetnsLocker: of two bonds of a container
@@ -63,12 +66,25 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 		} else {
 			links[i], err = onHost(ctx, h, l.Name)
 		}
+		if err == nil {
+			err = links[i].readCard(ctx, h)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", nameOf(i), err)
 		}
 	}
 	in.Observed = links
 	return nil
+}
+
+// readCard finds the card of a virtual function by its MAC, as bond-cni does: the card drops frames that are larger than its own MTU.
+func (l *link) readCard(ctx context.Context, h *roles.Host) error {
+	card, err := h.Net.CardOf(ctx, l.MAC)
+	if errors.Is(err, netops.ErrNotExist) {
+		return nil
+	}
+	l.Card, l.CardMTU = card.Name, card.MTU
+	return err
 }
 
 // inContainer reads a link in the container. A link of a bridge or of another bond is refused: that one would lose it.
@@ -131,6 +147,10 @@ func (r *role) bond(w *attach.Desired, in *attach.Input, own *netops.Link, links
 	for i, l := range links {
 		if l.MTU != 0 && r.conf.MTU > l.MTU {
 			return &roles.ConfError{Path: "mtu", Reason: fmt.Sprintf("%d is more than the %d of %q: set mtu to %d or less, or the interface's MTU to more", r.conf.MTU, l.MTU, l.Name, l.MTU)}
+		}
+		if l.CardMTU != 0 && r.conf.MTU > l.CardMTU {
+			return &roles.ConfError{Path: "mtu", Reason: fmt.Sprintf("%d is more than the %d of %q, whose virtual function %q is: set mtu to %d or less, or the card's MTU to more",
+				r.conf.MTU, l.CardMTU, l.Card, l.Name, l.CardMTU)}
 		}
 		if r.conf.LinksInContainer {
 			w.Spec.Add(&netops.Link{In: netops.Container, Name: l.Name, Down: true})

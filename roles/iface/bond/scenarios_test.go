@@ -298,6 +298,32 @@ func TestNoCarrier(t *testing.T) {
 	p.OK(p.Call("DEL", ks))
 }
 
+// TestCard: the MTU is an error if it is more than that of the card whose virtual function a link of the container is.
+func TestCard(t *testing.T) {
+	needs(t)
+	card, f := netopstest.NeedFunctions(t)
+	pf, err := netlink.LinkByName(card)
+	must(t, err)
+	p := rolestest.NewPod(t, all.Table(), "bond")
+	fd, err := os.Open(p.NS.Path())
+	must(t, err)
+	defer fd.Close()
+	for _, one := range f[:2] {
+		own, err := netlink.LinkByName(one.Link)
+		must(t, err)
+		must(t, netlink.LinkSetVfHardwareAddr(pf, one.Number, own.Attrs().HardwareAddr))
+		must(t, netlink.LinkSetNsFd(own, int(fd.Fd())))
+		p.NS.Rename(t, one.Link, fmt.Sprintf("net%d", one.Number))
+	}
+	give := p.Call("ADD", keys(`,"mode":"active-backup","failOverMac":1,"linksInContainer":true`, "net0", "net1"))
+	must(t, netlink.LinkSetMTU(pf, 1400))
+	p.Refused(give, 7, `mtu: 1500 is more than the 1400 of \"`+card+`\", whose virtual function`)
+	must(t, netlink.LinkSetMTU(pf, 1500))
+	p.OK(give)
+	give.Verb = "DEL"
+	p.OK(give)
+}
+
 // TestReturn ends the namespace of a bond of PCI devices. The kernel moves them back to the host. The next call gives them their MACs, MTUs and
 // states.
 func TestReturn(t *testing.T) {

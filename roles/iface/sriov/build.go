@@ -35,7 +35,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	} else {
 		w.Spec.Add(&netops.Move{
 			From: netops.Host, Name: f.Link, To: netops.Container, As: in.Key.IfName,
-			Alias: attachment.DeviceAlias(in.Key, f.Link),
+			Alias: attachment.DeviceAlias(in.Key, f.Link), NameOnly: true,
 		})
 	}
 	return w, attach.Container{MTU: f.MTU}.AddTo(&w.Spec, in, res)

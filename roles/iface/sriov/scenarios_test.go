@@ -128,6 +128,35 @@ func TestNamespaceGone(t *testing.T) {
 	}
 }
 
+// TestCardElsewhere: DEL restores the interface of a VF also while its physical function is in another namespace.
+func TestCardElsewhere(t *testing.T) {
+	r := newRig(t)
+	before := r.State(nil)
+	card, err := netlink.LinkByName(r.card)
+	must(t, err)
+	was, err := netlink.LinkByName(r.f[0].Link)
+	must(t, err)
+	c := conf(r.f[0], `,"trust":"on"`)
+	r.OK(r.call("ADD", "c1", c))
+	r.spaces["c1"].Change(t, "eth0", netopstest.SmallerMTU)
+	r.spaces["c1"].Change(t, "eth0", netopstest.OtherMAC)
+	away := netopstest.New(t)
+	fd, err := os.Open(away.Path())
+	must(t, err)
+	defer fd.Close()
+	must(t, netlink.LinkSetNsFd(card, int(fd.Fd())))
+	r.OK(r.call("DEL", "c1", c))
+	is, err := netlink.LinkByName(r.f[0].Link)
+	must(t, err)
+	away.Do(t, func() error { return netlink.LinkSetNsPid(away.Link(t, r.card), os.Getpid()) })
+	if a, b := is.Attrs(), was.Attrs(); a.MTU != b.MTU || a.HardwareAddr.String() != b.HardwareAddr.String() || a.Flags != b.Flags {
+		t.Errorf("have %d %s %s, want %d %s %s", a.MTU, a.HardwareAddr, a.Flags, b.MTU, b.HardwareAddr, b.Flags)
+	}
+	pristine(t, r.card, card.Attrs().Vfs, r.f)
+	must(t, netopstest.LinkUp(r.card))
+	r.same(before, "after the card was back")
+}
+
 // TestRefused: an ADD that the driver or the configuration makes fail changes nothing, and says what to do. The 82576 has neither
 // link_state, nor min_tx_rate, nor 802.1ad.
 func TestRefused(t *testing.T) {

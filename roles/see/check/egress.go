@@ -91,13 +91,7 @@ func Egress(v *view.Host, device string, from netip.Prefix) (*NoEgress, error) {
 	if up, err := uplink(v, is6); err != nil || up == nil {
 		return nil, err
 	}
-	p := netops.Packet{To: Elsewhere(is6), From: from.Addr(), In: device}
-	mark, err := v.RoutingMark(look.Packet{In: device, From: p.From, To: p.To, Protocol: "tcp", Port: 443})
-	if err != nil {
-		return nil, err
-	}
-	p.Mark = mark
-	way, err := v.Way(p)
+	way, err := wayOut(v, device, from.Addr())
 	refusal := &netops.RouteRefusal{}
 	switch {
 	case errors.As(err, &refusal):
@@ -122,6 +116,41 @@ func Egress(v *view.Host, device string, from netip.Prefix) (*NoEgress, error) {
 		return nil, err
 	}
 	return &NoEgress{Fault: *f}, nil
+}
+
+// wayOut returns the way of a pod's packet to other networks.
+func wayOut(v *view.Host, device string, from netip.Addr) (netops.Way, error) {
+	p := netops.Packet{To: Elsewhere(from.Is6()), From: from, In: device}
+	mark, err := v.RoutingMark(look.Packet{In: device, From: p.From, To: p.To, Protocol: "tcp", Port: 443})
+	if err != nil {
+		return netops.Way{}, err
+	}
+	p.Mark = mark
+	return v.Way(p)
+}
+
+// SmallerUplink returns the interface by which packets from a device of pods leave to other networks, if its MTU is less than mtu, or nil. from
+// is a pod's address. It returns nil for tunnels, and if a rule sets the segment size of TCP connections, which is the usual remedy.
+func SmallerUplink(v *view.Host, device string, from netip.Addr, mtu int) (*netops.LinkInfo, error) {
+	if mtu == 0 {
+		return nil, nil
+	}
+	way, err := wayOut(v, device, from)
+	if errors.Is(err, netops.ErrNotExist) || err == nil && (way.Link == "" || way.Local) || errors.As(err, new(*netops.RouteRefusal)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := v.Link(way.Link)
+	if err != nil || out.MTU >= mtu || IsTunnel(out) || attachment.Labelled(*out) {
+		return nil, err
+	}
+	verdicts, err := v.Verdicts(look.Packet{In: device, Out: out.Name, From: from, To: Elsewhere(from.Is6()), Protocol: "tcp", Port: 443})
+	if err != nil || len(verdicts[0].Clamped) > 0 {
+		return nil, err
+	}
+	return out, nil
 }
 
 // answersForwarded judges the setting of the interface by which answers come. That of the node is judged for the pods' devices.

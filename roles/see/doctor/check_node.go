@@ -167,6 +167,9 @@ func linkChecks() []Check {
 				}
 			}
 		}},
+		{ID: "mtu-uplink", Title: "pods have a larger MTU than the interface by which they leave the node", Reads: "interfaces, routes, policy rules; nftables and iptables; node.db", Severity: Warning, find: func(f *Facts, add add) {
+			f.addSmallerUplinks(add)
+		}},
 		{ID: "egress-address", Title: "the node does not have the egressAddress of pods", Reads: "interfaces, the local routes; node.db; the networks' files", Severity: Error, find: func(f *Facts, add add) {
 			f.addEgressAddresses(add)
 		}},

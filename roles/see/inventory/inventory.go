@@ -165,11 +165,7 @@ func Read(ctx context.Context, h *roles.Host) (*Inventory, error) {
 	return out, nil
 }
 
-// masquerades reports whether a change adds an element of a set whose sources leave with the node's address.
-func masquerades(c netops.Change) bool {
-	e, is := c.Do.Object.(*netops.Element)
-	return is && slices.Contains([]string{"masq", "masq_kind", "routed", "routed_kind", netops.EgressSet}, strings.TrimRight(e.Set, "46"))
-}
+func masquerades(c netops.Change) bool { return netops.Masquerades(c.Do.Object) }
 
 // Key returns the key of the record.
 func (a *Attachment) Key() store.Key {

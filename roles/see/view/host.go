@@ -162,6 +162,33 @@ func (h *Host) EgressAddress(in string, from, to netip.Addr) (netip.Addr, error)
 	})
 }
 
+// MTUOf returns the MTU of the packets that leave the namespace at a path by a link to an address. It is 0 if they do not leave by it, if
+// the namespace is gone, and if the route tells servers another segment size of TCP connections.
+func (h *Host) MTUOf(path, link string, to netip.Addr) (int, error) {
+	return ask(&h.Namespace, fmt.Sprintf("MTU of %s in %s to %s", link, path, to), func() (int, error) {
+		ns, err := h.net.OpenNamespace(path)
+		if errors.Is(err, netops.ErrNoNetns) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		defer ns.Close() //nolint:errcheck // it was opened for reading
+		way, err := h.net.Way(h.ctx, ns, netops.Packet{To: to})
+		if errors.Is(err, netops.ErrNotExist) || err == nil && (way.Link != link || way.AdvMSS != 0) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		l, err := h.net.Link(h.ctx, ns, link)
+		if way.MTU != 0 {
+			l.MTU = min(l.MTU, way.MTU)
+		}
+		return l.MTU, err
+	})
+}
+
 // Service is the address of a service of Kubernetes.
 type Service struct {
 	// IsKnown is false for another address.
