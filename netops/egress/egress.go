@@ -34,6 +34,8 @@ type Spec struct {
 	Networks, Near []netip.Prefix
 	// Nodes are the addresses of all nodes, which pods reach as without an egress address.
 	Nodes []netip.Addr
+	// Tunnels are the devices that lead to other nodes: replies from the outside arrive on them, although no route leads there.
+	Tunnels []string
 	// Arrivals are the devices on which packets of other nodes' pods arrive.
 	Arrivals []string
 	// Addresses have different indexes. Pods and Remote refer to them.
@@ -125,7 +127,7 @@ func (k *Kernel) Apply(ctx context.Context, want Spec) error {
 		return err
 	}
 	stale, err := k.ensureRoutes(ctx, c, want.Addresses)
-	err = errors.Join(err, k.ensureTable(ctx, want))
+	err = errors.Join(err, k.relaxRPFilter(ctx, want.Tunnels), k.ensureTable(ctx, want))
 	if err == nil && len(stale) > 0 {
 		err = k.write(ctx, c, "delete routes of egress addresses", stale)
 	}
@@ -195,6 +197,27 @@ func (k *Kernel) ensureTable(ctx context.Context, want Spec) error {
 	}
 	k.shape, k.entries, k.known = shape, entries, true
 	return nil
+}
+
+// relaxRPFilter makes IPv4 accept packets from the outside that arrive on tunnels, if it checks the way back to their source. The kernel uses
+// the larger one of the values of a device and of all (kernel: ip-sysctl, rp_filter).
+func (k *Kernel) relaxRPFilter(ctx context.Context, tunnels []string) error {
+	const strict, loose = "1", "2"
+	var errs []error
+	for _, device := range tunnels {
+		key := "net/ipv4/conf/" + device + "/rp_filter"
+		own, err := k.net.Sysctl(ctx, nil, key)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all, err := k.net.Sysctl(ctx, nil, "net/ipv4/conf/all/rp_filter")
+		if max(own, all) == strict {
+			err = k.net.Ensure(ctx, netops.Spec{Objects: []netops.Object{&netops.Sysctl{In: netops.Host, Shared: true, Key: key, Value: loose}}}, nil)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // bySet sorts entries by their set, because a message has the entries of one set.
