@@ -40,6 +40,9 @@ const (
 
 func ownTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox_egress"} }
 
+// Mark returns the mark of the packets that leave with the address.
+func (a *Address) Mark() uint32 { return markOf(a.Index) }
+
 func addressChain(index int) string { return fmt.Sprintf("address_%d", index) }
 
 func compareText(a, b string) int { return strings.Compare(a, b) }

@@ -85,8 +85,11 @@ type decision struct {
 	indexes map[netip.Addr]int
 	// assigned has the egress address of each address of this node's pods. It is the zero Addr for a pod whose packets are dropped.
 	assigned map[netip.Addr]netip.Addr
-	// held are the addresses that this node holds.
-	held map[netip.Addr]bool
+	// held are the addresses that this node holds, and holders the nodes that have announced that they hold one. inside reports whether an address is
+	// not outside of the cluster.
+	held    map[netip.Addr]bool
+	holders map[netip.Addr]string
+	inside  func(netip.Addr) bool
 	// unmatched are the pods, NAMESPACE/NAME, whose packets cannot be recognised.
 	unmatched map[string]bool
 }
@@ -95,7 +98,7 @@ type decision struct {
 func decide(f *facts) *decision {
 	d := &decision{
 		publish: map[netip.Addr]string{}, wanted: map[netip.Addr][]string{}, indexes: map[netip.Addr]int{},
-		assigned: map[netip.Addr]netip.Addr{}, held: f.held, unmatched: map[string]bool{},
+		assigned: map[netip.Addr]netip.Addr{}, held: f.held, holders: f.holders, inside: f.inside, unmatched: map[string]bool{},
 		spec: egress.Spec{Networks: f.Networks, Near: slices.Concat(f.Near, always()), Nodes: f.Nodes, Tunnels: f.Tunnels, Arrivals: f.Arrivals, Remote: map[netip.Addr]int{}},
 	}
 	valid := map[string]Request{}

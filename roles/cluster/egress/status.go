@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/internal/metrics"
 )
 
 // Status is what 'cnibox agent status' shows.
@@ -92,4 +94,24 @@ func (k *Keeper) status(failed error) *Status {
 		s.Addresses = append(s.Addresses, one)
 	}
 	return s
+}
+
+// WriteMetrics writes the metrics.
+func (k *Keeper) WriteMetrics(w *metrics.Writer) {
+	if k == nil {
+		return
+	}
+	s := k.Status()
+	held := w.Gauge("cnibox_egress_address_held", "1 if this node holds the egress address, else 0.", "address")
+	pods := w.Gauge("cnibox_egress_pod_addresses", "Addresses of this node's pods that leave the cluster with the egress address.", "address")
+	for i := range s.Addresses {
+		a := &s.Addresses[i]
+		value := 0.0
+		if a.Held {
+			value = 1
+		}
+		held.Add(value, a.Address.String())
+		pods.Add(float64(a.Pods), a.Address.String())
+	}
+	w.Gauge("cnibox_egress_faults", "Faults of egress addresses: 'cnibox agent status' names them.").Add(float64(len(s.Faults)))
 }
