@@ -261,3 +261,93 @@ func TestHeld(t *testing.T) {
 		})
 	}
 }
+
+// TestRemote: the holder translates packets of other nodes' pods that it knows. It drops those of unknown pods, which it would forward with its own
+// address. What it was asked for from outside stays as it is.
+func TestRemote(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprint(v6), func(t *testing.T) {
+			w := newWorld(t, v6)
+			remote, far, via, one := "10.244.2.9", "192.0.2.2", "10.244.9.1", "/32"
+			if v6 {
+				remote, far, via, one = "fd00:2::9", "2001:db8:1::2", "fd00:9::1", "/128"
+			}
+			w.holder.IP(t, "addr add "+remote+one+" dev lo"+map[bool]string{true: " nodad"}[v6])
+			w.holder.IP(t, "route add "+far+one+" via "+via+" dev eth0 onlink")
+			nstest.IP(t, "route add "+remote+one+" dev hold0")
+			nstest.Run(t, "nft", "add rule inet masq c iifname hold0 masquerade")
+			end := nstest.UDP(t, w.outside, netip.AddrPortFrom(netip.MustParseAddr(far), 0).String())
+			s := w.spec()
+			a := s.Addresses[0].Addr
+			s.Pods, s.Addresses[0] = nil, Address{Addr: a, Index: 1, Held: true}
+			nodad := map[bool]string{true: " nodad"}[v6]
+			nstest.IP(t, "addr add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev out0"+nodad)
+			nstest.UDP(t, nil, netip.AddrPortFrom(a, 0).String()) // it waits until the address is used
+			s.Remote = map[netip.Addr]int{netip.MustParseAddr(remote): 1}
+			must(t, w.k.Apply(t.Context(), s))
+			if have := nstest.SeenSource(t, w.holder, remote, end); have != a.String() {
+				t.Errorf("seen as %s", have)
+			}
+			s.Remote = nil
+			must(t, w.k.Apply(t.Context(), s))
+			w.holder.In(t, func() error {
+				c, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(remote)}, net.UDPAddrFromAddrPort(end.LocalAddr().(*net.UDPAddr).AddrPort()))
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				_, err = c.Write([]byte("x"))
+				return err
+			})
+			must(t, end.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+			if _, from, err := end.ReadFromUDPAddrPort(make([]byte, 9)); err == nil {
+				t.Errorf("an unknown pod is seen as %s", from)
+			}
+			if counted := nstest.Run(t, "nft", "list chain inet cnibox_egress stray"); !strings.Contains(counted, "packets 1 ") {
+				t.Errorf("it was not dropped: %s", counted)
+			}
+		})
+	}
+}
+
+// TestStrict: strict reverse path filtering is relaxed on tunnels, and only there.
+func TestStrict(t *testing.T) {
+	w := newWorld(t, false)
+	for _, all := range []string{"0", "1", "2"} {
+		nstest.Run(t, "sysctl", "-qw", "net.ipv4.conf.all.rp_filter="+all, "net.ipv4.conf.hold0.rp_filter=0", "net.ipv4.conf.out0.rp_filter=0")
+		s := w.spec()
+		s.Tunnels = []string{"hold0"}
+		must(t, w.k.Apply(t.Context(), s))
+		want := "0\n0\n"
+		if all == "1" {
+			want = "2\n0\n"
+		}
+		if have := nstest.Run(t, "sysctl", "-n", "net.ipv4.conf.hold0.rp_filter", "net.ipv4.conf.out0.rp_filter"); have != want {
+			t.Errorf("all=%s: %q", all, have)
+		}
+	}
+	nstest.Run(t, "sysctl", "-qw", "net.ipv4.conf.all.rp_filter=0")
+}
+
+// TestForeign: another program's flush is noticed, elements of pods change without the rules, and a MAC of another pod gets nothing.
+func TestForeign(t *testing.T) {
+	w := newWorld(t, false)
+	s := w.spec()
+	must(t, w.k.Apply(t.Context(), s))
+	handle := func() string { return nstest.Run(t, "nft", "-a", "list chain inet cnibox_egress prerouting") }
+	before := handle()
+	s.Pods[0].MAC = "02:00:00:00:00:99"
+	must(t, w.k.Apply(t.Context(), s))
+	if after := handle(); after != before {
+		t.Errorf("the rules were made again:\n%s\n%s", before, after)
+	}
+	w.expect("another MAC", "outside 192.0.2.1")
+	s.Pods[0].MAC = w.podMAC
+	must(t, w.k.Apply(t.Context(), s))
+	w.expect("the pod's MAC", "holder "+w.podAddr)
+	nstest.Run(t, "nft", "flush ruleset")
+	<-w.k.Changes()
+	must(t, w.k.Apply(t.Context(), s))
+	w.expect("after a flush", "holder "+w.podAddr)
+	nstest.Run(t, "nft", "add table inet masq") // the test's end deletes it
+}

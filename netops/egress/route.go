@@ -3,7 +3,9 @@ package egress
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +19,15 @@ const protocol = 142
 
 // rulePriority is that of the rules: before those that select tables by addresses.
 const rulePriority = 142
+
+// ownPriority is that of a rule for what the node itself sends with a mark: a VXLAN device gives the packets that carry others the marks of these.
+const ownPriority = rulePriority - 1
+
+func ownRule(family uint8) rtnl.Rule {
+	return rtnl.Rule{
+		Action: unix.FR_ACT_TO_TBL, Family: int(family), Priority: ownPriority, Mark: markSet, Mask: markSet, IIF: "lo", Table: unix.RT_TABLE_MAIN, Protocol: protocol,
+	}
+}
 
 // lastMetric is that of the route that refuses packets if the one to the holder is gone.
 const lastMetric = 1<<32 - 1
@@ -68,6 +79,15 @@ func (k *Kernel) ensureRoutes(ctx context.Context, c *rtnl.Conn, addresses []Add
 		if err != nil && !errors.Is(err, nlconn.ErrNotSupported) {
 			return nil, err
 		}
+		own := ownRule(routing{v6: v6}.family())
+		hasOwn := slices.ContainsFunc(rules, func(r rtnl.Rule) bool { return r.Priority == ownPriority && r.Protocol == protocol && r.IIF == own.IIF })
+		wantsOwn := slices.ContainsFunc(slices.Collect(maps.Keys(want)), func(r routing) bool { return r.v6 == v6 })
+		switch {
+		case wantsOwn && !hasOwn:
+			add = append(add, addRule(own))
+		case hasOwn && !wantsOwn:
+			stale = append(stale, nlconn.Message{Kind: unix.RTM_DELRULE, Body: own.Append(nil)})
+		}
 		for _, r := range rules {
 			if is := (routing{v6, r.Table - firstTable}); is.index > 0 && is.index <= MaxAddresses && r.Priority == rulePriority {
 				have[is] = r
@@ -93,13 +113,17 @@ func (k *Kernel) ensureRoutes(ctx context.Context, c *rtnl.Conn, addresses []Add
 		if d.Kind == keyed.Remove {
 			stale = append(stale, nlconn.Message{Kind: unix.RTM_DELRULE, Body: r.Append(nil)})
 		} else {
-			add = append(add, nlconn.Message{Kind: unix.RTM_NEWRULE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: r.Append(nil)})
+			add = append(add, addRule(r))
 		}
 	}
 	if len(add) == 0 {
 		return stale, nil
 	}
 	return stale, k.write(ctx, c, "add routes of egress addresses", add)
+}
+
+func addRule(r rtnl.Rule) nlconn.Message {
+	return nlconn.Message{Kind: unix.RTM_NEWRULE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: r.Append(nil)}
 }
 
 // changedRoutes returns the requests after which a table has the routes of an address, of none for nil.

@@ -54,7 +54,7 @@ func announce(link int, mac []byte, a netip.Addr) error {
 // shape returns the part of a Spec from which the rules are made. The rest are elements.
 func (s *Spec) shape() Spec {
 	return Spec{
-		Networks: slices.Clone(s.Networks), Near: slices.Clone(s.Near), Arrivals: slices.Clone(s.Arrivals), Addresses: slices.Clone(s.Addresses),
+		Networks: slices.Clone(s.Networks), Near: slices.Clone(s.Near), Tunnels: slices.Clone(s.Tunnels), Arrivals: slices.Clone(s.Arrivals), Addresses: slices.Clone(s.Addresses),
 	}
 }
 
@@ -158,7 +158,7 @@ func (s *Spec) translating() nft.Chain {
 		if a.Held {
 			source = nft.SourceTo(a.Addr.AsSlice(), fam.l3)
 		}
-		c.Rules = append(c.Rules, nft.NewRule(nft.OfFamily(fam.l3), isMarked(a.Index), source))
+		c.Rules = append(c.Rules, nft.NewRule(s.marked(&a), source))
 	}
 	return c
 }
@@ -169,7 +169,7 @@ func (s *Spec) checking() nft.Chain {
 	c := nft.Chain{Name: "leaving", Kind: "filter", Hook: unix.NF_INET_POST_ROUTING, Priority: priorityCheck}
 	for _, a := range s.Addresses {
 		fam := families()[familyIndex(a.Addr)]
-		begin := nft.Together(nft.OfFamily(fam.l3), isMarked(a.Index))
+		begin := s.marked(&a)
 		switch {
 		case a.Held:
 			c.Rules = append(c.Rules, nft.NewRule(begin, nft.FromThisNode(unix.NFT_CMP_NEQ), nft.Counter(), nft.Drop()),
@@ -182,7 +182,18 @@ func (s *Spec) checking() nft.Chain {
 	return c
 }
 
-func isMarked(index int) nft.Part { return nft.CompareMark(markBits, unix.NFT_CMP_EQ, markOf(index)) }
+// marked matches forwarded packets with the mark of an address, for rules of its family. A VXLAN device gives the mark of a packet to the one of the
+// node that carries it, which leaves as if it had arrived on the device.
+func (s *Spec) marked(a *Address) nft.Part {
+	isForwarded := nft.CompareMeta(unix.NFT_META_IIF, unix.NFT_CMP_NEQ, make([]byte, 4))
+	parts := []nft.Part{nft.OfFamily(families()[familyIndex(a.Addr)].l3), isForwarded, nft.CompareMark(markBits, unix.NFT_CMP_EQ, markOf(a.Index))}
+	if !a.Held {
+		for _, device := range s.Tunnels {
+			parts = append(parts, nft.CompareMeta(unix.NFT_META_IIFNAME, unix.NFT_CMP_NEQ, nameBytes(device)))
+		}
+	}
+	return nft.Together(parts...)
+}
 
 // isReply matches packets of the direction reply.
 func isReply() nft.Part {

@@ -123,7 +123,7 @@ func (o *outside) sees(p *pod, what, want4, want6 string) time.Duration {
 		await.Until(o.t, func() bool { seen = o.source(p, what, to); return seen == want }, func() string {
 			text := ""
 			for _, n := range p.w.nodes {
-				text += n.name + ": " + n.ip("addr show dev eth1") + n.ip("rule") + n.exec("nft", "list", "ruleset")
+				text += n.name + ": " + n.ip("addr show dev eth1") + n.ip("rule") + n.ip("route show table all type unicast") + n.exec("nft", "list", "ruleset")
 				if n.cmd != nil {
 					text += fmt.Sprintf("%+v\n", n.status())
 				}

@@ -90,7 +90,8 @@ func Open(o Options) (*Keeper, error) {
 	}
 	k.current.Store(&Status{})
 	var err error
-	if k.kernel, err = egress.Open(o.Host.Net.Clone()); err != nil {
+	k.kernel, err = egress.Open(o.Host.Net.Clone())
+	if err != nil {
 		return nil, err
 	}
 	k.socket = process.NewSocket(Socket(o.Host.Store))
@@ -214,7 +215,8 @@ func (k *Keeper) compare(ctx context.Context) (err error) {
 	f.requests, f.holders, f.held = maps.Clone(f.requests), maps.Clone(f.holders), maps.Clone(f.held)
 	f.published = maps.Clone(f.published)
 	k.mu.Unlock()
-	if f.pods, err = k.readPods(ctx, f.requests); err != nil {
+	f.pods, err = k.readPods(ctx, f.requests)
+	if err != nil {
 		return err
 	}
 	if k.last != nil {
