@@ -13,11 +13,13 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/keyed"
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -222,7 +224,7 @@ func (k *Kernel) relaxRPFilter(ctx context.Context, tunnels []string) error {
 
 // bySet sorts entries by their set, because a message has the entries of one set.
 func bySet(all []*nft.Entry) []*nft.Entry {
-	slices.SortFunc(all, func(a, b *nft.Entry) int { return compareText(a.ID(), b.ID()) })
+	sorting.Func(all, func(a, b *nft.Entry) int { return strings.Compare(a.ID(), b.ID()) })
 	return all
 }
 

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -44,8 +43,6 @@ func ownTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "c
 func (a *Address) Mark() uint32 { return markOf(a.Index) }
 
 func addressChain(index int) string { return fmt.Sprintf("address_%d", index) }
-
-func compareText(a, b string) int { return strings.Compare(a, b) }
 
 func announce(link int, mac []byte, a netip.Addr) error {
 	return reach.Announce(link, net.HardwareAddr(mac), a)

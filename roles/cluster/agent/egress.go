@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/cluster/egress"
 	"github.com/cnibox/cnibox/roles/cluster/process"
@@ -197,7 +198,7 @@ func (a *agent) egressView(ctx context.Context) *egress.View {
 			}
 		}
 	}
-	slices.SortFunc(v.Nodes, netip.Addr.Compare)
+	sorting.Func(v.Nodes, netip.Addr.Compare)
 	v.Nodes = slices.Compact(v.Nodes)
 	return v
 }

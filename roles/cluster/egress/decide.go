@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/egress"
 )
 
@@ -232,8 +233,8 @@ func (d *decision) addAddresses(f *facts) {
 		}
 		d.spec.Addresses = append(d.spec.Addresses, one)
 	}
-	slices.SortFunc(d.spec.Addresses, func(a, b egress.Address) int { return cmp.Compare(a.Index, b.Index) })
-	d.faults = slices.Compact(slices.SortedFunc(slices.Values(d.faults), strings.Compare))
+	sorting.Func(d.spec.Addresses, func(a, b egress.Address) int { return cmp.Compare(a.Index, b.Index) })
+	d.faults = slices.Compact(sorting.Sorted(d.faults, strings.Compare))
 }
 
 // inside reports whether an address is not outside of the cluster.

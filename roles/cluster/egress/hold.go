@@ -46,9 +46,8 @@ func lifetime(until, now time.Time) time.Duration {
 // campaign is this node's candidacy for an address.
 type campaign struct {
 	stop context.CancelFunc
-	// fault is why this node cannot hold the address, and until when it does not try. lease is the error of the last request.
+	// fault is why this node cannot hold the address. lease is the error of the last request.
 	fault, lease error
-	until        time.Time
 }
 
 // ineligible returns why this node holds no addresses, or nil. labelled is false if nobody wants it to.
@@ -170,7 +169,7 @@ func (k *Keeper) hold(ctx, all context.Context, a netip.Addr, t *election.Term) 
 		if err := k.kernel.Release(ended, h, a); err != nil {
 			k.Log.Warn("cannot remove an egress address: the kernel removes it in seconds", "address", a, "error", err)
 		}
-		k.setHeld(ended, a, false)
+		_ = k.setHeld(ended, a, false) // an error is in the status
 	}()
 	tick := time.NewTicker(holdInterval)
 	defer tick.Stop()

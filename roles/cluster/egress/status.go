@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/metrics"
+	"github.com/cnibox/cnibox/internal/sorting"
 )
 
 // Status is what 'cnibox agent status' shows.
@@ -73,7 +74,7 @@ func (k *Keeper) status(failed error) *Status {
 	for _, a := range k.last.assigned {
 		pods[a]++
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(k.last.wanted), netip.Addr.Compare) {
+	for _, a := range sorting.Sorted(slices.Collect(maps.Keys(k.last.wanted)), netip.Addr.Compare) {
 		one := AddressStatus{Address: a, Namespaces: k.last.wanted[a], Holder: k.facts.holders[a], Held: k.facts.held[a], Pods: pods[a]}
 		if one.Held {
 			one.Holder = k.Node
