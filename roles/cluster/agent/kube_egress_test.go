@@ -177,10 +177,18 @@ func watchOwners(w *world) (both func() bool) {
 	return found.Load
 }
 
-// attachIn attaches a pod of a namespace by the overlay's plugin. It fails the test unless ADD answers with an error as wanted.
-func (n *node) attachIn(namespace string) *pod {
-	n.w.t.Helper()
-	n.args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + namespace + ";K8S_POD_NAME=pod"
+// attachIn makes a pod of a namespace, and attaches it by the overlay's plugin.
+func (c *egressCluster) attachIn(n *node, namespace string) *pod {
+	t := c.t
+	t.Helper()
+	var o struct{ Metadata struct{ Name, UID string } }
+	must(t, json.Unmarshal(c.s.Must(t, http.MethodPost, "/api/v1/namespaces/"+namespace+"/pods", "", map[string]any{
+		"metadata": map[string]any{"generateName": "pod-"},
+		"spec": map[string]any{
+			"nodeName": n.name, "automountServiceAccountToken": false, "containers": []any{map[string]any{"name": "c", "image": "c"}},
+		},
+	}), &o))
+	n.args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + namespace + ";K8S_POD_NAME=" + o.Metadata.Name + ";K8S_POD_UID=" + o.Metadata.UID
 	defer func() { n.args = "" }()
 	return n.attachBy("vxlan", n.overlayConf())
 }
@@ -230,7 +238,7 @@ func (c *egressCluster) holders(others ...*node) (at [2]*node) {
 }
 
 // newEgressCluster makes three nodes, of which the last two may hold addresses.
-func newEgressCluster(t *testing.T) *egressCluster {
+func newEgressCluster(t *testing.T, conf string, flags ...string) *egressCluster {
 	t.Helper()
 	runtime.LockOSThread() // the server ends with the thread that started it
 	t.Cleanup(runtime.UnlockOSThread)
@@ -252,20 +260,25 @@ func newEgressCluster(t *testing.T) *egressCluster {
 	})
 	for _, name := range []string{"team", "plain"} {
 		s.Must(t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": name}})
+		s.Must(t, http.MethodPost, "/api/v1/namespaces/"+name+"/serviceaccounts", "", map[string]any{"metadata": map[string]any{"name": "default"}})
 	}
-	c := &egressCluster{world: newWorld(t, 3, dual), s: s}
+	c := &egressCluster{world: newWorld(t, 3, conf), s: s}
 	c.out = newOutside(c.world)
-	conf := c.dir + "/net-conf.json"
-	must(t, os.WriteFile(conf, []byte(dual), 0o600))
-	c.registry = []string{"-kube-subnet-mgr", "-net-config-path=" + conf}
+	path := c.dir + "/net-conf.json"
+	must(t, os.WriteFile(path, []byte(conf), 0o600))
+	c.registry = []string{"-kube-subnet-mgr", "-net-config-path=" + path}
+	token := kubetest.Agent
+	if slices.Contains(flags, "-policy") {
+		token = kubetest.Admin // the rights to policies are those of other tests
+	}
 	for i, n := range c.nodes {
 		wire := s.NewWire(t)
 		n.forward(wire.Address)
 		c.wires = append(c.wires, wire)
-		n.flags = []string{
-			"-kubeconfig-file=" + s.Kubeconfig(t, wire.Address, kubetest.Agent), "-ip-masq",
+		n.flags = append([]string{
+			"-kubeconfig-file=" + s.Kubeconfig(t, wire.Address, token), "-ip-masq",
 			"-egress-networks=172.17.8.64/26,2001:db8:8::/120",
-		}
+		}, flags...)
 		subnets := []string{fmt.Sprintf("10.244.%d.0/24", i+1), fmt.Sprintf("fd00:10:244:%d::/64", i+1)}
 		s.Must(t, http.MethodPost, "/api/v1/nodes", "", map[string]any{
 			"metadata": map[string]any{"name": n.name}, "spec": map[string]any{"podCIDR": subnets[0], "podCIDRs": subnets},
@@ -282,24 +295,8 @@ func newEgressCluster(t *testing.T) *egressCluster {
 // TestKubeEgress: pods of an annotated namespace leave with its addresses, whatever node they are on and whatever happens to the holder. At
 // no time do two nodes have an address, and no packet of such a pod leaves with another source.
 func TestKubeEgress(t *testing.T) {
-	c := newEgressCluster(t)
-	for _, n := range c.nodes {
-		n.start()
-	}
-	c.annotate("team", egress4+","+egress6)
-	first := c.nodes[0]
-	var pods []*pod
-	for _, n := range c.nodes {
-		n.until("the namespace", func(answer) bool { return strings.Contains(n.readOverlay(), `"team"`) })
-		pods = append(pods, n.attachIn("team"))
-	}
-	plain := first.attachIn("plain")
-	c.out.strict.Store(true)
-	for _, p := range pods {
-		t.Logf("%s leaves after %s", p.call.ID, c.out.sees(p, "egress", egress4, egress6))
-	}
-	c.out.sees(plain, "plain", first.addr4.String(), first.addr6.String())
-	c.checkCluster(pods)
+	c := newEgressCluster(t, dual)
+	pods, plain := c.begin()
 
 	fail := func(what string, broken *node, do, mend func()) {
 		t.Helper()
@@ -334,6 +331,13 @@ func TestKubeEgress(t *testing.T) {
 
 	// A restarted agent keeps its addresses.
 	n1.stop()
+	var lease struct {
+		Spec struct{ HolderIdentity string }
+	}
+	must(t, json.Unmarshal(c.s.Must(t, http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/cnibox-egress/leases/address-172-17-8-77", "", nil), &lease))
+	if lease.Spec.HolderIdentity != n1.name {
+		t.Errorf("an agent that ends leaves its lease to %q", lease.Spec.HolderIdentity)
+	}
 	n1.start()
 	c.out.sees(pods[0], "egress", egress4, egress6)
 	if at := c.holders(); at != [2]*node{n1, n1} {
@@ -344,6 +348,46 @@ func TestKubeEgress(t *testing.T) {
 		t.Error("two nodes had an address at a time")
 	}
 	c.checkChanges(pods, plain)
+}
+
+// TestKubeEgressHostGW: the same without a tunnel, and with the agents' network policies. Its pods' packets pass both nodes.
+func TestKubeEgressHostGW(t *testing.T) {
+	c := newEgressCluster(t, hostGW, "-policy")
+	pods, _ := c.begin()
+	at := c.holders()
+	at[0].kill()
+	c.holders(at[0])
+	for _, p := range pods {
+		if p.node != at[0] {
+			c.out.sees(p, "egress", egress4, egress6)
+		}
+	}
+	c.out.check()
+	if c.both() {
+		t.Error("two nodes had an address at a time")
+	}
+}
+
+// begin starts the agents, and a pod of the namespace team on each node. plain is another one on the first node. Then it checks how they leave.
+func (c *egressCluster) begin() (pods []*pod, plain *pod) {
+	t, first := c.t, c.nodes[0]
+	t.Helper()
+	for _, n := range c.nodes {
+		n.start()
+	}
+	c.annotate("team", egress4+","+egress6)
+	for _, n := range c.nodes {
+		n.until("the namespace", func(answer) bool { return strings.Contains(n.readOverlay(), `"team"`) })
+		pods = append(pods, c.attachIn(n, "team"))
+	}
+	plain = c.attachIn(first, "plain")
+	c.out.strict.Store(true)
+	for _, p := range pods {
+		t.Logf("%s leaves after %s", p.call.ID, c.out.sees(p, "egress", egress4, egress6))
+	}
+	c.out.sees(plain, "plain", first.addr4.String(), first.addr6.String())
+	c.checkCluster(pods)
+	return pods, plain
 }
 
 // checkCluster: what is in the cluster, and connections from outside, stay as they are.
@@ -397,7 +441,7 @@ func (c *egressCluster) checkChanges(pods []*pod, plain *pod) {
 	c.out.sees(plain, "plain", first.addr4.String(), egress6)
 	// A pod of an annotated namespace does not start without the agent, one of another does.
 	first.kill()
-	first.attachIn("team")
+	c.attachIn(first, "team")
 	if err := first.tryIn("plain"); err == nil || !strings.Contains(err.Error(), "namespace plain has an egress address") {
 		t.Errorf("ADD without the agent: %v", err)
 	}

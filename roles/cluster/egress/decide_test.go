@@ -193,6 +193,20 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
+// TestInside: the destinations of the cluster.
+func TestInside(t *testing.T) {
+	f := world()
+	f.Near = prefixes("198.51.100.0/24")
+	for a, want := range map[string]bool{
+		"10.244.9.9": true, "fd00:9::1": true, "192.0.2.1": true, "198.51.100.7": true, "169.254.20.10": true, "224.0.0.1": true, "ff02::1": true,
+		"192.0.2.2": false, "203.0.113.7": false, "2001:db8::9": false,
+	} {
+		if f.inside(addr(a)) != want {
+			t.Errorf("%s: inside is %t", a, !want)
+		}
+	}
+}
+
 func TestCloud(t *testing.T) {
 	for id, want := range map[string]string{"aws:///eu-west-1a/i-1": "aws", "gce://p/z/i": "gce", "azure:///x": "azure", "kind://docker/kind/a": "", "": "", "openstack:///1": ""} {
 		if have := cloudOf(id); have != want {
