@@ -116,6 +116,9 @@ func (k *Kernel) Close() error {
 func Exists(ctx context.Context) (bool, error) {
 	c := nft.New(nil, nil)
 	names, err := c.Tables(ctx, unix.NFPROTO_INET)
+	if errors.Is(err, nlconn.ErrNotSupported) { // a kernel without nftables
+		err = nil
+	}
 	return slices.Contains(names, ownTable().Name), errors.Join(err, c.Close())
 }
 

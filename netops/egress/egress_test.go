@@ -253,6 +253,10 @@ func TestHeld(t *testing.T) {
 			}
 			must(t, w.k.Release(t.Context(), h, a))
 			must(t, w.k.Release(t.Context(), h, a))
+			own := netip.MustParseAddr(map[bool]string{false: "192.0.2.1", true: "2001:db8:1::1"}[v6])
+			if h, err := w.k.Find(t.Context(), own); err != nil || !h.Own {
+				t.Errorf("the node's own address: %+v %v", h, err)
+			}
 			w.expect("without the address", "")
 			must(t, w.k.Forget(t.Context(), []netip.Addr{netip.MustParseAddr(w.podAddr)}, func(netip.Addr) bool { return false }))
 			s.Pods = nil

@@ -30,6 +30,9 @@ const holdInterval = 200 * time.Millisecond
 // announcements is how often a new holder announces an address, once a second: a switch may lose one.
 const announcements = 3
 
+// announceTime bounds the request of a holder that tells other nodes. It is shorter than the lifetime of the address, which the holder prolongs after it.
+const announceTime = time.Second
+
 // faultTime is the time after which a node that could not hold an address tries again.
 const faultTime = 5 * time.Second
 
@@ -254,7 +257,7 @@ func (o *holding) step(ctx context.Context, h egress.Holding) {
 
 // publish writes that this node holds the address. A former holder's request that arrives later is refused, because it has another version.
 func (o *holding) publish(ctx context.Context) error {
-	ctx, stop := context.WithDeadline(ctx, o.term.Until())
+	ctx, stop := context.WithTimeout(ctx, announceTime)
 	defer stop()
 	name, k := addressName(o.address), o.keeper
 	var have configMap

@@ -60,9 +60,9 @@ type Keeper struct {
 	// current is what Status returns.
 	current atomic.Pointer[Status]
 
-	// comparing is held while the kernel is compared.
-	comparing sync.Mutex
-	last      *decision
+	// comparing is held while the kernel is compared, and publishing while what it needs is written for other nodes.
+	comparing, publishing sync.Mutex
+	last                  *decision
 	// failure is the last logged one. namespaces and unready are those of which the agent was notified last.
 	failure, unready string
 	namespaces       []string

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/netip"
 	"time"
 )
 
@@ -14,21 +13,21 @@ const rewriteTime = 2 * time.Second
 
 // publish writes which pods of this node have an egress address.
 func (k *Keeper) publish(ctx context.Context) error {
+	k.publishing.Lock() // not comparing: a holder waits for that, and must not wait for the server
+	defer k.publishing.Unlock()
 	k.comparing.Lock()
-	defer k.comparing.Unlock()
-	if k.last == nil {
+	last := k.last
+	k.comparing.Unlock()
+	if last == nil {
 		return nil
 	}
-	want := k.last.publish
+	want := last.publish
 	k.mu.Lock()
 	seen := k.facts.published[k.Node]
 	done := maps.Equal(seen, want) || k.written != nil && maps.Equal(k.written, want) && time.Since(k.writtenAt) < rewriteTime
 	k.mu.Unlock()
 	if done {
 		return nil
-	}
-	if want == nil {
-		want = map[netip.Addr]string{}
 	}
 	text, err := json.Marshal(want)
 	if err != nil {
