@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/test/await"
 	"github.com/cnibox/cnibox/test/kubetest"
@@ -390,12 +392,29 @@ func (c *egressCluster) begin() (pods []*pod, plain *pod) {
 	return pods, plain
 }
 
+// explained returns what the agent of the first node says about packets of its pod, as 'cnibox path' asks it.
+func (c *egressCluster) explained(p *pod, to netip.Addr) string {
+	t := c.t
+	t.Helper()
+	question := fmt.Sprintf(`{"from":%q,"to":%q}`, p.addr4, to)
+	raw, err := enforce.Exchange(t.Context(), filepath.Join(c.nodes[0].RunDir(), "egress.sock"), []byte(question), 1<<16)
+	must(t, err)
+	var a struct{ Address, Holder, Dropped, Error string }
+	must(t, json.Unmarshal(raw, &a))
+	return fmt.Sprint(a.Address, " ", a.Holder, " ", a.Dropped, a.Error)
+}
+
 // checkCluster: what is in the cluster, and connections from outside, stay as they are.
 func (c *egressCluster) checkCluster(pods []*pod) {
 	t, first := c.t, c.nodes[0]
 	t.Helper()
 	for from, to := range map[netip.Addr]netip.Addr{pods[0].addr4: pods[1].addr4, pods[0].addr6: pods[1].addr6} {
 		netopstest.CheckDatagram(t, "to a pod", pods[0].ns, netopstest.Listen(t, pods[1].ns, netip.AddrPortFrom(to, 7001).String()), from.String())
+	}
+	for to, want := range map[string]string{outside4: egress4 + " " + c.holders()[0].name + " ", pods[1].addr4.String(): "  "} {
+		if have := c.explained(pods[0], netip.MustParseAddr(to)); have != want {
+			t.Errorf("path to %s: %q, want %q", to, have, want)
+		}
 	}
 	// A service with this address has a pod of another node.
 	first.exec("nft", "add table ip services")

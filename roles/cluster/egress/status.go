@@ -103,6 +103,9 @@ func (k *Keeper) WriteMetrics(w *metrics.Writer) {
 		return
 	}
 	s := k.Status()
+	if s == nil {
+		s = &Status{}
+	}
 	held := w.Gauge("cnibox_egress_address_held", "1 if this node holds the egress address, else 0.", "address")
 	pods := w.Gauge("cnibox_egress_pod_addresses", "Addresses of this node's pods that leave the cluster with the egress address.", "address")
 	for i := range s.Addresses {
