@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/test/nftlist"
 )
 
 // world is a node with a pod, a link to the holder of an egress address, and one to the outside. Both lead to the address of
@@ -354,4 +355,24 @@ func TestForeign(t *testing.T) {
 	must(t, w.k.Apply(t.Context(), s))
 	w.expect("after a flush", "holder "+w.podAddr)
 	nstest.Run(t, "nft", "add table inet masq") // the test's end deletes it
+}
+
+// TestListed: each version of nft lists the table, and loads what it listed.
+func TestListed(t *testing.T) {
+	programs := nftlist.Find(t)
+	w := newWorld(t, false)
+	s := w.spec()
+	s.Tunnels = []string{"hold0"}
+	s.Nodes, s.Near = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, []netip.Prefix{netip.MustParsePrefix("192.0.2.128/25")}
+	six := Address{Addr: netip.MustParseAddr("2001:db8::7"), Index: 2, Via: netip.MustParseAddr("fd00:2::"), Link: s.Addresses[0].Link}
+	held4, held6 := Address{Addr: netip.MustParseAddr("203.0.113.8"), Index: 3, Held: true}, Address{Addr: netip.MustParseAddr("2001:db8::8"), Index: 4, Held: true}
+	s.Addresses = append(s.Addresses, six, held4, held6, Address{Addr: netip.MustParseAddr("203.0.113.9"), Index: 5})
+	s.Pods = append(s.Pods, Pod{Device: "pod0", MAC: w.podMAC, Addr: netip.MustParseAddr("fd00:1::2")})
+	s.Remote = map[netip.Addr]int{netip.MustParseAddr("10.244.2.9"): 3, netip.MustParseAddr("fd00:2::9"): 4}
+	nstest.IP(t, "addr add fd00:9::1/128 dev hold0 nodad")
+	must(t, w.k.Apply(t.Context(), s))
+	must(t, programs.Check())
+	must(t, programs.Reload(func() error { return nil }))
+	must(t, w.k.Apply(t.Context(), s))
+	w.expect("after a reload", "holder "+w.podAddr)
 }

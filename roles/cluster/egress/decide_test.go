@@ -214,3 +214,25 @@ func TestCloud(t *testing.T) {
 		}
 	}
 }
+
+// TestIneligible: only a labelled node of no cloud holds addresses.
+func TestIneligible(t *testing.T) {
+	k := &Keeper{}
+	for _, c := range []struct {
+		value, provider string
+		labelled        bool
+		want            string
+	}{
+		{"-", "", false, "no label"}, {"false", "", false, "no label"}, {"", "", true, ""}, {"", "aws:///a/i-1", true, "its provider aws"},
+	} {
+		k.own = ownNode{}
+		if c.value != "-" {
+			k.own.Metadata.Labels = map[string]string{NodeLabel: c.value}
+		}
+		k.own.Spec.ProviderID = c.provider
+		labelled, why := k.ineligible()
+		if labelled != c.labelled || c.want == "" && why != nil || c.want != "" && (why == nil || !strings.Contains(why.Error(), c.want)) {
+			t.Errorf("%q, %q: %t, %v", c.value, c.provider, labelled, why)
+		}
+	}
+}
