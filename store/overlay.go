@@ -39,6 +39,14 @@ type Overlay struct {
 	IPv4  *OverlayFamily `json:"ipv4,omitempty"`
 	IPv6  *OverlayFamily `json:"ipv6,omitempty"`
 	Peers OverlayPeers   `json:"peers"`
+	// Egress is set if the agent gives pods egress addresses.
+	Egress *OverlayEgress `json:"egress,omitempty"`
+}
+
+// OverlayEgress says for which pods an ADD asks the agent.
+type OverlayEgress struct {
+	// Namespaces are those with an annotation, in order.
+	Namespaces []string `json:"namespaces"`
 }
 
 // OverlayFamily is one address family of an Overlay.

@@ -369,6 +369,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"tunnel-refused": func(f *doctor.Facts) {
 			f.Host = knownHost(withTunnelFault(tunnel.Fault{Tunnel: "flannel-wg", Kind: tunnel.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}))
 		},
+		"egress-fault": agent(func(a *doctor.Agent) { a.Warnings = []string{"egress addresses: no node holds 203.0.113.7"} }),
 		"policy-fault": agent(func(a *doctor.Agent) { a.Warnings = []string{"network policies: refused"} }),
 		"policy-unknown": func(f *doctor.Facts) {
 			f.Policies = doctor.Policies{On: true, HasTable: true, Saved: f.Now, Denied: []string{"default/web"}}

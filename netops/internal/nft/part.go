@@ -129,7 +129,7 @@ func DestinationFrom(set *Set, l3 byte) Part {
 func SourceFrom(set *Set, l3 byte) Part {
 	return func(b *Builder) {
 		b.LookupInto(set.Name, FirstRegister)
-		b.numbers("nat", unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT, unix.NFTA_NAT_FAMILY, uint32(l3), unix.NFTA_NAT_REG_ADDR_MIN, FirstRegister)
+		SourceLoaded(l3)(b)
 	}
 }
 
@@ -188,5 +188,33 @@ func SetConnectionMarkBit(bit int) Part {
 		b.Ct(unix.NFT_CT_MARK, b.Next)
 		b.Mask(b.Next, mask, xor)
 		b.SetCt(unix.NFT_CT_MARK, b.Next)
+	}
+}
+
+// SourceTo translates the packet's source to an address.
+func SourceTo(address []byte, l3 byte) Part {
+	return func(b *Builder) {
+		b.Immediate(FirstRegister, address)
+		SourceLoaded(l3)(b)
+	}
+}
+
+// SourceLoaded translates the packet's source to the only loaded field, an address.
+func SourceLoaded(l3 byte) Part {
+	return func(b *Builder) {
+		b.numbers("nat", unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT, unix.NFTA_NAT_FAMILY, uint32(l3), unix.NFTA_NAT_REG_ADDR_MIN, FirstRegister)
+		b.Next = FirstRegister
+	}
+}
+
+// Nexthop loads the gateway of the packet's route, or its destination if the route has none. The key is NFT_RT_NEXTHOP4 or
+// NFT_RT_NEXTHOP6.
+func Nexthop(key uint32) Part {
+	return func(b *Builder) {
+		f := IP4Addr
+		if key == unix.NFT_RT_NEXTHOP6 {
+			f = IP6Addr
+		}
+		b.numbers("rt", unix.NFTA_RT_DREG, b.Take(f), unix.NFTA_RT_KEY, key)
 	}
 }

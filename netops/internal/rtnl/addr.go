@@ -49,6 +49,16 @@ func (a *Addr) Message(kind uint16) nlconn.Message {
 	return m
 }
 
+// Limited returns the request that adds the address for some seconds, or changes the lifetime of the one that the link has. The
+// address is deprecated: the host chooses it for no packets of its own.
+func (a *Addr) Limited(seconds uint32) nlconn.Message {
+	m := a.Message(unix.RTM_NEWADDR)
+	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+	info := binary.NativeEndian.AppendUint32(make([]byte, 4), seconds) // struct ifa_cacheinfo: preferred and valid time, …
+	m.Bytes(unix.IFA_CACHEINFO, append(info, make([]byte, 8)...))
+	return m
+}
+
 // broadcast returns the last address of an IPv4 subnet. A /31 or /32 (RFC 3021) and an IPv6 subnet
 // have no broadcast address.
 func broadcast(p netip.Prefix) netip.Addr {

@@ -50,6 +50,8 @@ type agent struct {
 	// after that.
 	policies      *keeper.Keeper
 	policiesKnown <-chan struct{}
+	// egress gives pods egress addresses. Its keeper is nil if the agent gives none.
+	egress egressPart
 	// current is the state that status and health report. Every goroutine may load it.
 	current atomic.Pointer[agentState]
 
@@ -130,6 +132,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.families[1].changes():
 		case <-a.filter.Changes():
 		case <-a.ranges.Changes():
+		case <-a.egress.keeper.Changes():
 		case <-a.policiesKnown:
 			a.policiesKnown = nil
 		case <-a.fileMonitor.changes():
@@ -318,6 +321,7 @@ func (a *agent) reconcile(ctx context.Context) time.Duration {
 		}
 	}
 	a.publishState(ctx, faults)
+	a.setEgressView(ctx)
 	a.remember()
 	if a.quiet {
 		next = min(next, time.Until(a.started.Add(startTime)))

@@ -46,6 +46,7 @@ type settings struct {
 	cniPlugins                     []string
 	uninstall, rangesOnly          bool
 	policy                         policyFlags
+	egress                         egressFlags
 	// ignored are the given flags that have no effect.
 	ignored []string
 	// demands is no flag: see Role.
@@ -129,6 +130,7 @@ func (s *settings) flags(role string) *flag.FlagSet {
 	s.registry.register(f)
 	s.underlay.register(f)
 	s.policy.register(f)
+	s.egress.register(f)
 	f.BoolVar(&s.rangesOnly, "ranges-only", false, "lease blocks of cluster-wide ranges and do nothing else, beside another pod network")
 	s.registerPaths(f)
 	s.registerInstallation(f)
@@ -293,7 +295,7 @@ func (s *settings) complete(role string) (errs []error) {
 	if err := r.etcd.Check(); err != nil {
 		errs = append(errs, err)
 	}
-	return errs
+	return append(errs, s.egress.check(r)...)
 }
 
 // healthAddr returns the address for health checks, or "" if they are disabled.

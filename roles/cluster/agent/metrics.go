@@ -101,6 +101,7 @@ func (a *agent) writeMetrics(ctx context.Context, w *metrics.Writer) {
 	if a.policies != nil {
 		a.policies.WriteMetrics(ctx, w)
 	}
+	a.egress.keeper.WriteMetrics(w)
 	w.Gauge("cnibox_registry_age_seconds", "Time since the registry could be read last, 0 while it can.").Add(age.Seconds())
 
 	a.counters.mu.Lock()

@@ -51,7 +51,7 @@ func (n *node) attachBy(plugin, conf string) *pod {
 	n.pods++
 	p := &pod{node: n, ns: netopstest.New(t)}
 	p.call = rolestest.Call{
-		Type: plugin, Verb: "ADD", ID: fmt.Sprintf("%s-pod-%d", n.name, n.pods), Netns: p.ns.Path(), IfName: "eth0", Conf: conf,
+		Type: plugin, Verb: "ADD", ID: fmt.Sprintf("%s-pod-%d", n.name, n.pods), Netns: p.ns.Path(), IfName: "eth0", Conf: conf, Args: n.args,
 	}
 	var out []byte
 	cmd := n.Cmd(p.call)

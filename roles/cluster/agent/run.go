@@ -127,6 +127,11 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	if err != nil {
 		return false, err
 	}
+	a.egress.keeper, err = a.openEgress() //nolint:contextcheck // it listens until Close
+	if err != nil {
+		return false, err
+	}
+	defer a.egress.close()
 
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -151,6 +156,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	if a.policies == nil {
 		running.Go(func() { a.warnPolicies(ctx) })
 	}
+	running.Go(func() { a.runEgress(ctx) })
 	running.Go(func() { a.ranges.Run(ctx) })
 	if set.probe {
 		running.Go(func() { a.probePeers(ctx) })

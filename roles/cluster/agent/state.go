@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops/overlay"
+	"github.com/cnibox/cnibox/roles/cluster/egress"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -53,6 +54,8 @@ type summary struct {
 	IPv4      *familySummary     `json:"ipv4,omitempty"`
 	IPv6      *familySummary     `json:"ipv6,omitempty"`
 	Peers     store.OverlayPeers `json:"peers"`
+	// Egress has the egress addresses of pods, if the agent gives any.
+	Egress *egress.Status `json:"egress,omitempty"`
 }
 
 // familySummary is one family of a summary.
@@ -125,6 +128,7 @@ func (a *agent) buildState(fault error) *agentState {
 	if a.policies != nil {
 		fault = errors.Join(fault, a.policies.Unready())
 	}
+	fault = errors.Join(fault, a.egress.keeper.Unready())
 	s := &agentState{finished: time.Now(), since: a.datagrams[0], summary: summary{
 		Node: a.registry.node, Registry: a.registry.name, Ready: fault == nil, Interface: a.underlay.link,
 	}}
@@ -215,7 +219,7 @@ func countUnion[T any](a, b []T, name func(T) string) (n int) {
 
 // handOff returns the content of the hand-off file for CNI calls.
 func (a *agent) handOff(s *summary) *store.Overlay {
-	o := &store.Overlay{BootID: a.host.Store.BootID(), Ready: s.Ready, IPMasq: a.set.ipMasq, IPMasqExcept: a.set.exceptions, Peers: s.Peers}
+	o := &store.Overlay{BootID: a.host.Store.BootID(), Ready: s.Ready, IPMasq: a.set.ipMasq, IPMasqExcept: a.set.exceptions, Peers: s.Peers, Egress: a.egress.handOff()}
 	if !s.Ready {
 		o.Reason = s.Reason
 	}

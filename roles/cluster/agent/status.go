@@ -96,6 +96,12 @@ func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
 	out, sum := json.NewEncoder(w), s.summary
 	sum.Checksums, sum.Unheard = a.checksumFault(s), a.answers.silent()
 	sum.Warnings = append(slices.Clip(sum.Warnings), policyWarnings(a.policies)...)
+	sum.Egress = a.egress.keeper.Status()
+	if sum.Egress != nil {
+		for _, text := range sum.Egress.Faults {
+			sum.Warnings = append(sum.Warnings, "egress addresses: "+text)
+		}
+	}
 	if err := out.Encode(&sum); err != nil {
 		return err
 	}
@@ -294,6 +300,11 @@ func (s *status) String() string {
 	}
 	for _, u := range s.Unheard {
 		text += fmt.Sprintf("\nwarning: %s does not answer %s through the tunnel since %s: run 'cnibox doctor' on both", u.Peer, s.Node, u.Since.Format(time.RFC3339))
+	}
+	if s.Egress != nil {
+		for i := range s.Egress.Addresses {
+			text += "\n" + s.Egress.Addresses[i].String()
+		}
 	}
 	for _, w := range s.Warnings {
 		text += "\nwarning: " + w

@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cluster/egress"
 	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/cluster/ranges"
 )
@@ -159,7 +160,7 @@ func (s *settings) clean(ctx context.Context, h *roles.Host, remove func(*overla
 	for _, v6 := range []bool{false, true} {
 		errs = append(errs, withOverlay(ctx, h.Net, v6, remove))
 	}
-	errs = append(errs, removeFilter(ctx, h.Net))
+	errs = append(errs, removeFilter(ctx, h.Net), egress.Remove(ctx, h))
 	for _, path := range []string{s.overlayFile, s.subnetEnv, s.socket} {
 		if err := os.Remove(path); path != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

@@ -64,6 +64,8 @@ type node struct {
 	// flags are the flags of every agent of the node.
 	flags []string
 	pods  int
+	// args are the CNI_ARGS of the next pod.
+	args string
 	// exit is the error of the last verb that had a result too.
 	exit error
 }

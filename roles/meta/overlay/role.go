@@ -59,7 +59,16 @@ func (o *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err := o.conf.record(ctx, h, req); err != nil {
 		return nil, err
 	}
-	return h.Delegate.Add(ctx, o.conf.delegateType(), req)
+	result, err := h.Delegate.Add(ctx, o.conf.delegateType(), req)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.conf.awaitEgress(ctx, h, req, node); err != nil {
+		del := *req
+		del.Verb, del.PrevResult = roles.Del, result
+		return nil, errors.Join(err, h.Delegate.Del(ctx, o.conf.delegateType(), &del))
+	}
+	return result, nil
 }
 
 // Plan returns the delegate's plan. It uses placeholder networks if the node's subnets are not

@@ -20,6 +20,7 @@ func TestKubeAdmission(t *testing.T) {
 	s.Must(t, http.MethodPost, "/api/v1/namespaces", "", object{"metadata": object{"name": "kube-system"}}, http.StatusConflict)
 	s.Kubectl(t, "apply", "--namespace", "kube-system", "-f", examples+"rbac.yaml")
 	s.Kubectl(t, "apply", "-f", examples+"policy.yaml")
+	s.Kubectl(t, "apply", "-f", examples+"../kubernetes-egress/rights/egress.yaml")
 	for _, node := range []string{"node-1", "node-2"} {
 		s.Must(t, http.MethodPost, "/api/v1/nodes", "", object{"metadata": object{"name": node}})
 	}
@@ -45,12 +46,18 @@ func TestKubeAdmission(t *testing.T) {
 	t.Cleanup(agent.Close)
 	const given = "/api/v1/namespaces/cnibox-policy/configmaps"
 	status := object{"metadata": object{"annotations": object{"flannel.alpha.coreos.com/public-ip": "192.0.2.1"}}}
-	write := func(node string) (errs [3]error) {
+	const egress = "/api/v1/namespaces/cnibox-egress/configmaps"
+	write := func(node string) (errs [6]error) {
 		errs[0] = agent.Patch(t.Context(), "/api/v1/nodes/"+node+"/status", rest.MergePatch, status, nil)
 		errs[1] = agent.Create(t.Context(), given, object{"metadata": object{"name": node}, "data": object{"pods": "{}"}}, nil)
 		errs[2] = agent.Patch(t.Context(), given+"/"+node, rest.MergePatch, object{"data": object{"pods": "{}"}}, nil)
+		errs[3] = agent.Create(t.Context(), egress, object{"metadata": object{"name": "node-" + node}, "data": object{"pods": "{}"}}, nil)
+		holder := object{"address": "203.0.113.7", "holder": node}
+		errs[4] = agent.Create(t.Context(), egress, object{"metadata": object{"name": "address-of-" + node}, "data": holder}, nil)
+		errs[5] = agent.Patch(t.Context(), egress+"/address-203-0-113-7", rest.MergePatch, object{"data": holder}, nil)
 		return errs
 	}
+	s.Must(t, http.MethodPost, egress, "", object{"metadata": object{"name": "address-203-0-113-7"}})
 	for _, node := range []string{"node-2", "node-3"} {
 		s.Must(t, http.MethodPost, given, "", object{"metadata": object{"name": node}})
 	}

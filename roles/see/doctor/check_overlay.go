@@ -28,15 +28,8 @@ func agentChecks() []Check {
 				add("agent", a.Reason, "cnibox agent status")
 			}
 		}},
-		{ID: "policy-fault", Title: "network policies are not in force as they should be", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
-			if a := f.Overlay.Agent; a != nil {
-				for _, w := range a.Warnings {
-					if fault, is := strings.CutPrefix(w, "network policies: "); is {
-						add("agent", fault, "cnibox agent status")
-					}
-				}
-			}
-		}},
+		{ID: "policy-fault", Title: "network policies are not in force as they should be", Reads: agent, Severity: Error, find: warned("network policies: ")},
+		{ID: "egress-fault", Title: "pods do not leave the cluster with the egress address of their namespace", Reads: agent, Severity: Error, find: warned("egress addresses: ")},
 		{ID: "agent-file", Title: "the agent's file is old or cannot be read", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
 			o := &f.Overlay
 			switch {
@@ -65,6 +58,19 @@ func agentChecks() []Check {
 				}
 			}
 		}},
+	}
+}
+
+// warned returns a search for the agent's warnings with a prefix.
+func warned(prefix string) func(*Facts, add) {
+	return func(f *Facts, add add) {
+		if a := f.Overlay.Agent; a != nil {
+			for _, w := range a.Warnings {
+				if fault, is := strings.CutPrefix(w, prefix); is {
+					add("agent", fault, "cnibox agent status")
+				}
+			}
+		}
 	}
 }
 

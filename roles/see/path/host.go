@@ -322,6 +322,9 @@ func (w *walker) send(p netops.Packet) {
 		if mark != 0 {
 			w.step(view.HostName, "mark", "rules of another program set the mark %#x", mark)
 		}
+		if !w.delegated(&p) {
+			return
+		}
 	}
 	way, link, ok := w.route(&w.host.Namespace, p)
 	switch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"path"
 	"strconv"
 	"time"
@@ -30,7 +31,12 @@ type Follower[P any] interface {
 // Follow reads all objects and then every change until ctx ends. It retries after errors, and reads
 // all objects again if changes may have been missed.
 func Follow[P Kind](ctx context.Context, c *Client, path string, to Follower[P]) error {
-	f := follow[P]{client: c, path: path, to: to}
+	return FollowWhere(ctx, c, path, nil, to)
+}
+
+// FollowWhere is Follow of the objects that the parameters fieldSelector and labelSelector select.
+func FollowWhere[P Kind](ctx context.Context, c *Client, path string, where url.Values, to Follower[P]) error {
+	f := follow[P]{client: c, path: path, where: where, to: to}
 	return f.run(ctx)
 }
 
@@ -41,6 +47,7 @@ const absentTime = 30 * time.Second
 type follow[P Kind] struct {
 	client *Client
 	path   string
+	where  url.Values
 	to     Follower[P]
 	// version is the version from which the next watch continues. If it is empty, all objects are read
 	// first.
@@ -114,7 +121,7 @@ func (f *follow[P]) refused(err error) bool {
 // watch reads all objects if necessary, and then the changes until the stream ends.
 // answered reports whether the server has answered.
 func (f *follow[P]) watch(ctx context.Context) (answered bool, err error) {
-	since := Since{Version: f.version, All: f.version == "" && !f.noStream}
+	since := Since{Version: f.version, All: f.version == "" && !f.noStream, Where: f.where}
 	listing := since.All
 	if f.version == "" && f.noStream {
 		since.Version, err = f.list(ctx)
@@ -181,7 +188,7 @@ func Older(version, than string) bool {
 // list reads all objects and returns their version.
 func (f *follow[P]) list(ctx context.Context) (string, error) {
 	names := map[string]bool{}
-	version, err := List(ctx, f.client, f.path, func(o P) {
+	version, err := ListWhere(ctx, f.client, f.path, f.where, func(o P) {
 		names[o.object().Metadata.Key()] = true
 		f.to.Put(o, true)
 	})

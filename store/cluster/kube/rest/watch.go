@@ -186,6 +186,8 @@ type Since struct {
 	// https://kubernetes.io/docs/reference/using-api/api-concepts/#streaming-lists).
 	// For a server without that the error is cluster.ErrInvalid, of Watch or of the stream.
 	All bool
+	// Where has the parameters fieldSelector and labelSelector, if not all objects are watched.
+	Where url.Values
 }
 
 // Bounds of the duration of one watch. The server ends it in that time, and the next one continues
@@ -203,6 +205,7 @@ func Watch[P Kind](ctx context.Context, c *Client, path string, since Since, eac
 	ctx, cancel := context.WithTimeout(ctx, lasts+watchGrace)
 	defer cancel()
 	query := url.Values{"watch": {"1"}, "allowWatchBookmarks": {"true"}, "timeoutSeconds": {strconv.Itoa(int(lasts / time.Second))}}
+	maps.Copy(query, since.Where)
 	if since.All {
 		query.Set("sendInitialEvents", "true")
 		query.Set("resourceVersionMatch", "NotOlderThan")

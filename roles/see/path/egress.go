@@ -1,0 +1,69 @@
+package path
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/see/view"
+	"github.com/cnibox/cnibox/store"
+)
+
+// egressAnswer is the agent's answer about a packet.
+type egressAnswer struct {
+	Error, Holder, Dropped string
+	Address                netip.Addr
+	Mark                   uint32
+	Held                   bool
+}
+
+// egressTime bounds the wait for the agent, and maxEgressAnswer its answer in bytes.
+const (
+	egressTime      = 5 * time.Second
+	maxEgressAnswer = 64 << 10
+)
+
+// askEgress asks the agent whether a packet leaves the cluster with an address of the pod's namespace.
+func askEgress(ctx context.Context, s *store.Store, from, to netip.Addr) (a egressAnswer, err error) {
+	question, err := json.Marshal(map[string]netip.Addr{"from": from, "to": to})
+	if err != nil {
+		return a, err
+	}
+	ctx, stop := context.WithTimeout(ctx, egressTime)
+	defer stop()
+	raw, err := enforce.Exchange(ctx, s.EgressSocket(), question, maxEgressAnswer)
+	if err == nil {
+		err = json.Unmarshal(raw, &a)
+	}
+	if err == nil && a.Error != "" {
+		err = errors.New(a.Error)
+	}
+	return a, err
+}
+
+// delegated finds out whether the packet leaves the cluster with the address that another node, or this one, holds for the pod's namespace. It
+// reports whether the path goes on.
+func (w *walker) delegated(p *netops.Packet) bool {
+	o, err := store.ReadOverlay(w.node.Store.OverlayPath())
+	if err != nil || o.Egress == nil {
+		return true // there are no such addresses
+	}
+	a, err := askEgress(w.ctx, w.node.Store, p.From, p.To)
+	switch {
+	case err != nil:
+		w.step(view.HostName, "egress", "the agent does not say whether another node sends it on: %s", err)
+	case a.Dropped != "":
+		w.stop("", "it is dropped: %s", a.Dropped)
+		return false
+	case a.Address.IsValid() && a.Held:
+		w.step(view.HostName, "source", "it leaves with %s, which this node holds for the namespace of %s", a.Address, p.From)
+	case a.Address.IsValid():
+		p.Mark = a.Mark
+		w.step(view.HostName, "egress", "it leaves with %s, which node %s holds: it is sent there with the mark %#x", a.Address, a.Holder, a.Mark)
+	}
+	return true
+}
