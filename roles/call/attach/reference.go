@@ -16,7 +16,8 @@ type Masquerader interface {
 	Masquerade() Masquerade
 }
 
-// ReferenceCleaner is a Chained that can find its objects of an attachment without a record.
+// ReferenceCleaner is a role that can find its objects of an attachment without a record. For an interface role these are only
+// the objects beside the interface.
 // They were made by an ADD before the state was lost, or by the reference plugin. An ADD
 // without changes also leaves no record, so the search must be fast if it finds no
 // objects.
@@ -45,6 +46,13 @@ type ReferenceChecker interface {
 func (a *Handler) cleanReference(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
 	if h.Reference == nil {
 		return nil
+	}
+	if c, ok := a.role.(ReferenceCleaner); ok {
+		in := a.newInput(req)
+		in.Prev = req.PrevResult
+		if err := c.CleanReference(ctx, h, in, ns); err != nil {
+			return err
+		}
 	}
 	_, masquerades := a.role.(Masquerader)
 	return h.Reference.RemoveInterface(ctx, h, req, ns, a.orphans(req), masquerades)
