@@ -23,8 +23,8 @@ Read this page before you replace the reference plugins: it lists every differen
 generated from its list, which has the reasons: ` + "`test/suites/diff/intended_test.go`" + `. It fails for a difference that is not in the list, and for an entry
 that does not occur.
 
-Plugins that cannot be run beside cnibox here have their differences on the page of their subject: [sriov-cni](sriov.md#differences-from-sriov-cni) and
-[route-override-cni](multi.md#routes-of-an-interface).
+Plugins that cannot be run beside cnibox here have their differences on the page of their subject: [sriov-cni](sriov.md#differences-from-sriov-cni),
+[ovs-cni](ovs.md#differences-from-ovs-cni) and [route-override-cni](multi.md#routes-of-an-interface).
 
 ## Intended differences
 `
