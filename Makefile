@@ -113,7 +113,7 @@ ORDERED  = $$($(GO) list ./test/suites/... ./roles/netpolicy/... ./roles/cluster
 
 # Before a commit: at most eight minutes on two processors, once what they need is there. test/README.md has the budget. Half of the time
 # the tests wait for the kernel, so four packages run at a time, and eight of the tests that say they can.
-test: say-missing setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
+test: say-missing setup build bin/peers/bridge bin/peers/ovs-cni bin/nft/bullseye bin/nft/trixie
 	@$(if $(ALL),CNIBOX_APT=chromium-headless-shell sh test/apt.sh)
 	$(RUNTESTS) -p 4 -parallel 8 $(if $(ALL),$(QUICK),-short) $(or $(PACKAGES),$(ORDERED))
 
@@ -123,7 +123,7 @@ test-full:
 
 # Plants 30 faults in the product, which SEED chooses, and reports which of them the tests of `make test` find. Takes hours.
 # NEAR=1 runs only the tests of the changed package, and ONLY=netops/route.go plants only there.
-mutants: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
+mutants: setup build bin/peers/bridge bin/peers/ovs-cni bin/nft/bullseye bin/nft/trixie
 	$(GO) build -o bin/mutants ./test/cmd/mutants
 	$(SANDBOX) $(LOOPBACK) bin/mutants -tags $(TAGS) $(if $(SEED),-seed $(SEED)) $(if $(N),-n $(N)) $(if $(ONLY),-only '$(ONLY)') $(if $(NEAR),-near $(NEAR))
 
@@ -164,10 +164,15 @@ bin/vm/run:
 test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	for k in bullseye bookworm trixie; do $(VM) -debian $$k ./netops ./netops/packets ./netops/sockets ./netops/overlay $(VMTESTS) || exit 1; done
 	$(MACHINE) -debian trixie $(NETKIT)
+	$(MACHINE) $(OVS) -debian bullseye $(OVSTESTS)
 
-# Real virtual functions of an emulated card, and netkit, in a second machine.
-FUNCTIONS := $(MACHINE) -functions -debian trixie './roles/iface/sriov=TestRole/keys/(life|tamper|del|gc|state)|TestRole/(untrusted|bare)/life|Test(Traffic|NamespaceGone|CardElsewhere|Reference(Kept)?|Refused|Held|Userspace)$$' \
-	'./roles/iface/bond=TestCard$$' './roles/iface/ptp=TestRole/netkit/(life|del|gc)$$' './roles/iface/routed=TestRole/netkit/(life|del|gc)$$'
+# What a machine needs of Open vSwitch, whose datapath is Debian's kernel's there.
+OVS := $(addprefix -copy bin/openvswitch/,usr/bin/ovs-vsctl usr/bin/ovsdb-tool usr/sbin/ovsdb-server usr/lib lib usr/share/openvswitch/vswitch.ovsschema)
+OVSTESTS := './roles/iface/ovs=TestRole/access/(life|del)$$|TestTraffic|TestTrunk|TestReboot/GC'
+
+# Real virtual functions of an emulated card, netkit and Open vSwitch, in a second machine.
+FUNCTIONS := $(MACHINE) $(OVS) -functions -debian trixie './roles/iface/sriov=TestRole/keys/(life|tamper|del|gc|state)|TestRole/(untrusted|bare)/life|Test(Traffic|NamespaceGone|CardElsewhere|Reference(Kept)?|Refused|Held|Userspace)$$' \
+	'./roles/iface/bond=TestCard$$' './roles/iface/ptp=TestRole/netkit/(life|del|gc)$$' './roles/iface/routed=TestRole/netkit/(life|del|gc)$$' $(OVSTESTS)
 
 # Roles that need no packet filter, on a kernel without one.
 WITHOUTNFT := $(VM) -without nf_tables -debian bookworm './roles/iface/hostdevice=TestHardware/deviceID/(life|gc)$$' './roles/iface/ipvlan=TestRole/l2/(life|gc)$$'
@@ -218,6 +223,10 @@ REFERENCE ?= v1.10.0
 REFERENCEMOD := $(if $(filter v1.10.0,$(REFERENCE)),go,$(REFERENCE))
 bin/peers/bridge: bin/reference test/peers/reference/$(REFERENCEMOD).sum
 	cd test/peers/reference && $(GO) build -modfile $(REFERENCEMOD).mod -ldflags '-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=$(REFERENCE)' -o ../../../bin/peers/ tool
+
+# ovs-cni, the reference of the role ovs.
+bin/peers/ovs-cni: test/peers/ovs-cni/go.sum
+	cd test/peers/ovs-cni && $(GO) build -ldflags '-s -w' -o ../../../$@ tool
 
 # What depends on REFERENCE is older than this file if it was built of another release.
 .PHONY: FORCE

@@ -33,6 +33,7 @@ type stepJSON struct {
 	LinkDNS    *LinkDNS    `json:"linkDNS,omitempty"`
 	Netns      *Netns      `json:"netns,omitempty"`
 	PodPolicy  *PodPolicy  `json:"podPolicy,omitempty"`
+	OVSPort    *OVSPort    `json:"ovsPort,omitempty"`
 }
 
 // toJSON returns {"verb":"del","link":{…}}. An empty verb is left out.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cnibox/cnibox/internal/dbus"
+	"github.com/cnibox/cnibox/internal/ovsdb"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
@@ -62,6 +63,7 @@ type Spent struct{ Rtnetlink, Nftables atomic.Int64 }
 //     [Net.ForwardingEntry], [Net.BridgeEntries], [Net.Connections], [Net.SeenSources], [Net.HasAddress], [Net.EgressAddress]
 //   - the rules and sets that cnibox installed: [Net.Elements], [Net.Labelled], [Net.BoundRules], [Net.SharedPolicy],
 //     [Net.LostSets], [Net.FlushedSets], [Net.RestoreRules], [Net.RemoveTables], [Net.FilterTables]
+//   - ports of Open vSwitch: [Net.OVSBridge], [Net.OVSPortOf], [Net.StrayOVSPorts]
 //   - the policies of one pod: [Net.RestorePodPolicy], [Net.DeletePodPolicy], [Net.LacksPodPolicy], [Net.FilterBridge],
 //     [Net.GroupPodLink], [Net.HasPodPorts]
 //   - monitors: [Net.OpenLinkMonitor], [Net.OpenPortMonitor], [Net.OpenRulesMonitor]
@@ -82,6 +84,9 @@ type Net struct {
 	sources func(context.Context) ([]*ZoneSource, error)
 	bus     *dbus.Conn
 	alone   func(ctx context.Context, restore func() error) error
+	// ovs is the connection to the database server of Open vSwitch on ovsSocket, if there is one.
+	ovs       *ovsdb.Conn
+	ovsSocket string
 	// podPolicy is Options.PodPolicy.
 	podPolicy func(context.Context, Verb, *PodPolicy) error
 	spent     *Spent
@@ -166,5 +171,5 @@ func (n *Net) Rtnetlink() (*rtnl.Conn, error) { return n.host.socket() }
 // Close closes the sockets. After nftables elements were deleted, the kernel
 // delays the close by one RCU grace period (13 ms). Call it last.
 func (n *Net) Close() error {
-	return errors.Join(n.closeBus(), n.closeNamed(), n.host.Close(), n.nft.Close())
+	return errors.Join(n.closeBus(), n.closeOVS(), n.closeNamed(), n.host.Close(), n.nft.Close())
 }

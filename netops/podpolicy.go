@@ -438,12 +438,16 @@ func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 }
 
 // NodeFilters reports whether the packets of the attachment's link pass the node's packet filter: those of a pair
-// do, those of a macvlan or a moved device do not.
+// do, those of a macvlan, a moved device or a port of Open vSwitch do not.
 func (s *Spec) NodeFilters() bool {
+	filters := false
 	for _, o := range s.Objects {
-		if l, ok := o.(*Link); ok && !l.Shared && l.In == Host && l.IsPairEnd() {
-			return true
+		switch o := o.(type) {
+		case *Link:
+			filters = filters || !o.Shared && o.In == Host && o.IsPairEnd()
+		case *OVSPort:
+			return false
 		}
 	}
-	return false
+	return filters
 }

@@ -42,7 +42,8 @@ func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
 
 // Object is one piece of kernel state: *Link, *Move, *VF, *Addr, *Route, *Neigh, *Rule,
 // *Sysctl, *PortVLANs, *Qdisc, *Redirect, *Element,
-// *Forward, *ZoneSource, *VRF, *Flows, *Takeover, *LinkDNS, *Netns or *PodPolicy.
+// *Forward, *ZoneSource, *VRF, *Flows, *Takeover, *LinkDNS, *Netns, *PodPolicy or
+// *OVSPort.
 //
 // An object is exclusive or shared. An exclusive object belongs to one
 // attachment, and it is an error if it already exists. A shared object is

@@ -41,7 +41,8 @@ zsh
 "
 
 # Unpacks packages into bin/NAME. systemd-resolved is only unpacked, for tests that start it in namespaces of their own:
-# installed, it would take /etc/resolv.conf. Its library must be of its own version. Of prometheus only promtool is used.
+# installed, it would take /etc/resolv.conf. Its library must be of its own version. Of prometheus only promtool is used. Installed, Open
+# vSwitch would run on this machine.
 # Lists of packages that are older than the archive name files that are gone: they are refreshed before the second try.
 bin=$(dirname "$0")/../bin
 unpack() {
@@ -69,6 +70,7 @@ unpack_all() {
 	[ "$demo" != demo ] || return 0
 	unpack resolved systemd-resolved libsystemd-shared
 	unpack prometheus prometheus
+	unpack openvswitch openvswitch-switch openvswitch-common libbpf1 libcap-ng0 libevent-2.1-7 libnuma1 libssl3 libunbound8 libxdp1
 }
 
 missing=
@@ -78,6 +80,7 @@ done
 if [ "${1:-}" = missing ]; then
 	[ -d "$bin/resolved" ] || missing="$missing systemd-resolved"
 	[ -d "$bin/prometheus" ] || missing="$missing prometheus"
+	[ -d "$bin/openvswitch" ] || missing="$missing openvswitch-switch"
 	[ -z "$missing" ] || echo "missing, and installed by 'make setup':$missing"
 	exit 0
 fi

@@ -4,6 +4,7 @@
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/coldjson FuzzUnmarshal internal_coldjson_FuzzUnmarshal
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/dbus FuzzDecode internal_dbus_FuzzDecode
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/dbus FuzzMessage internal_dbus_FuzzMessage
+compile_native_go_fuzzer github.com/cnibox/cnibox/internal/ovsdb FuzzAnswer internal_ovsdb_FuzzAnswer
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/rawjson FuzzSet internal_rawjson_FuzzSet
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/redact FuzzJSON internal_redact_FuzzJSON
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/yaml FuzzToJSON internal_yaml_FuzzToJSON
@@ -80,6 +81,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/dummy FuzzConf rol
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/hostdevice FuzzConf roles_iface_hostdevice_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/ipvlan FuzzConf roles_iface_ipvlan_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/macvlan FuzzConf roles_iface_macvlan_FuzzConf
+compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/ovs FuzzConf roles_iface_ovs_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/ptp FuzzConf roles_iface_ptp_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/routed FuzzConf roles_iface_routed_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/sriov FuzzConf roles_iface_sriov_FuzzConf

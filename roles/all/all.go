@@ -22,6 +22,7 @@ import (
 	"github.com/cnibox/cnibox/roles/iface/ipvlan"
 	"github.com/cnibox/cnibox/roles/iface/loopback"
 	"github.com/cnibox/cnibox/roles/iface/macvlan"
+	"github.com/cnibox/cnibox/roles/iface/ovs"
 	"github.com/cnibox/cnibox/roles/iface/ptp"
 	"github.com/cnibox/cnibox/roles/iface/routed"
 	"github.com/cnibox/cnibox/roles/iface/sriov"
@@ -48,6 +49,7 @@ func Table() roles.Table {
 		{Names: "ipvlan", Role: ipvlan.Role},
 		{Names: "loopback", Role: loopback.Role},
 		{Names: "macvlan", Role: macvlan.Role},
+		{Names: "ovs", Role: ovs.Role},
 		{Names: "ptp", Role: ptp.Role},
 		{Names: "routed", Role: routed.Role},
 		{Names: "sriov", Role: sriov.Role},

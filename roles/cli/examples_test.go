@@ -71,7 +71,7 @@ func TestExamples(t *testing.T) {
 			netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth2"}, PeerName: "wire2"}),
 			netopstest.LinkUp("eth0", "203.0.113.7/32"))
 	})
-	absent := map[string]string{"sriov.conflist": `sriov: deviceID: device "/sys/bus/pci/devices/0000:03:02.1": does not exist`}
+	absent := map[string]string{"ovs.conflist": `ovs: open vswitch: does not exist: no ovsdb-server listens on /var/run/openvswitch/db.sock`, "sriov.conflist": `sriov: deviceID: device "/sys/bus/pci/devices/0000:03:02.1": does not exist`}
 	if n := netops.New(netops.Options{}); n.HasKind(t.Context(), "netkit") != nil {
 		absent["netkit.conflist"] = `ptp: linkType: "netkit" needs Linux 6.7`
 	}

@@ -29,6 +29,7 @@ type bench struct {
 func (s Suite) bench(t *testing.T, c Conf) *bench {
 	t.Helper()
 	b := &bench{Env: NewEnv(t, s.Table), s: s, conf: c}
+	b.Beyond = c.Beyond
 	b.ns = b.container(t)
 	// GC with an empty list removes all objects, so that the next test has the same host.
 	t.Cleanup(func() { b.Run(b.gcCall(nil)) })

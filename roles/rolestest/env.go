@@ -29,6 +29,8 @@ type Env struct {
 	root string
 	// Extra is appended to every call's environment.
 	Extra []string
+	// Beyond returns state that the role has outside of the kernel and the store, as a text. It may be nil.
+	Beyond func() string
 }
 
 // NewEnv makes a node with links for every role of a table.
@@ -159,7 +161,7 @@ func (e *Env) assertFails(c Call, a Answer, code int) Answer {
 	return a
 }
 
-// State returns the state of the kernel and the store as a text for comparison, without
+// State returns the state of the kernel, the store and Beyond as a text for comparison, without
 // the shared objects that have a name in modulo.
 func (e *Env) State(modulo []string, netns ...*netopstest.NS) string {
 	e.t.Helper()
@@ -173,6 +175,9 @@ func (e *Env) State(modulo []string, netns ...*netopstest.NS) string {
 		fmt.Fprintf(&b, "container:\n%s", ns.Snapshot(e.t))
 	}
 	b.WriteString(e.storeText())
+	if e.Beyond != nil {
+		b.WriteString(e.Beyond())
+	}
 	return b.String()
 }
 

@@ -66,6 +66,8 @@ type Storm struct {
 	Whole bool
 	// Short keeps the storm in the tier `make test`.
 	Short bool
+	// Beyond is Env.Beyond.
+	Beyond func() string
 	// Meanwhile is called every 16 calls and may disturb the node.
 	Meanwhile func(*Env) error
 }
@@ -90,6 +92,7 @@ func (s Storm) Run(t *testing.T) {
 		Storm: s, Env: NewEnv(t, s.Table), random: rand.New(rand.NewPCG(seed.Of(t), 0)),
 		owners: map[string]string{},
 	}
+	r.Env.Beyond = s.Beyond
 	for range s.Containers {
 		r.spaces = append(r.spaces, netopstest.New(t))
 	}

@@ -42,6 +42,8 @@ type Conf struct {
 	// Host creates the host's objects that the configuration names. It is called again
 	// after a namespace with virtual devices has ended, so the objects may exist.
 	Host func(testing.TB)
+	// Beyond is Env.Beyond.
+	Beyond func() string
 	// Flush deletes rules of cnibox as another program does. nil flushes nftables' ruleset.
 	Flush func(testing.TB)
 	// Tamper contains the changes after which CHECK must fail.

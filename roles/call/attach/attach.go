@@ -42,6 +42,13 @@ type OrphanFinder interface {
 	Orphans(in *Input) netops.Spec
 }
 
+// StrayRemover is implemented by an interface role whose attachments have objects that the kernel does not delete together
+// with their links.
+type StrayRemover interface {
+	// RemoveStrays removes such objects of attachments that have neither a record nor a link. ADD and GC call it.
+	RemoveStrays(ctx context.Context, h *roles.Host) error
+}
+
 // HostNamer is implemented by an interface role if its interfaces on the host have
 // another prefix than attachment.HostLinkPrefix.
 type HostNamer interface {
@@ -158,7 +165,18 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err := attach(ctx); err != nil {
 		return nil, errors.Join(err, a.removeShared(context.WithoutCancel(ctx), h, req.Network))
 	}
+	if err := a.removeStrays(ctx, h); err != nil {
+		h.Log.Warn("objects of earlier containers stay until the next call", "error", err)
+	}
 	return add.made.desired.Result, nil
+}
+
+// removeStrays calls the role's RemoveStrays, if it has one.
+func (a *Handler) removeStrays(ctx context.Context, h *roles.Host) error {
+	if s, ok := a.role.(StrayRemover); ok {
+		return s.RemoveStrays(ctx, h)
+	}
+	return nil
 }
 
 // begin opens the container's namespace and locks the attachment, until the caller calls

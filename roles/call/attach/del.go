@@ -52,6 +52,9 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 	}
 	if rec != nil {
 		err = attachment.UndoParts(ctx, h, rec, ns)
+		if recovery.RebuiltPart(rec) != nil { // of what the kernel has
+			err = errors.Join(err, h.Net.Remove(ctx, a.orphans(req), ns))
+		}
 	} else {
 		spec := netops.Spec{Objects: append(orphanNeighbours(ctx, h, a.newInput(req)), a.orphans(req).Objects...)}
 		err = errors.Join(a.cleanReference(ctx, h, req, ns), h.Net.Remove(ctx, spec, ns))
@@ -136,7 +139,7 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		del.Verb, del.ContainerID, del.IfName, del.Netns, del.PrevResult = roles.Del, old.ContainerID, old.IfName, "", nil
 		return collect(ctx, h, old.Key, a.name, func() error { return a.remove(ctx, h, &del, nil) })
 	}, func(ctx context.Context, h *roles.Host, req *roles.Request) error {
-		errs := []error{a.collectReference(ctx, h, req)}
+		errs := []error{a.collectReference(ctx, h, req), a.removeStrays(ctx, h)}
 		if a.ipam != "" {
 			errs = append(errs, h.Delegate.GC(ctx, a.ipam, req))
 		}

@@ -16,7 +16,8 @@ type Masquerader interface {
 	Masquerade() Masquerade
 }
 
-// ReferenceCleaner is a role that can find its objects of an attachment without a record.
+// ReferenceCleaner is a role that can find its objects of an attachment without a record. For an interface role these are only
+// the objects beside the interface.
 // They were made by an ADD before the state was lost, or by the reference plugin. An ADD
 // without changes also leaves no record, so the search must be fast if it finds no
 // objects.
@@ -47,7 +48,11 @@ func (a *Handler) cleanReference(ctx context.Context, h *roles.Host, req *roles.
 		return nil
 	}
 	if c, ok := a.role.(ReferenceCleaner); ok {
-		return c.CleanReference(ctx, h, a.newInput(req), ns)
+		in := a.newInput(req)
+		in.Prev = req.PrevResult
+		if err := c.CleanReference(ctx, h, in, ns); err != nil {
+			return err
+		}
 	}
 	_, masquerades := a.role.(Masquerader)
 	return h.Reference.RemoveInterface(ctx, h, req, ns, a.orphans(req), masquerades)

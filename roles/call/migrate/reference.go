@@ -224,6 +224,10 @@ func (ReferencePlugins) CheckInterface(ctx context.Context, h *roles.Host, req *
 			own := *o
 			own.Alias = ""
 			kept = append(kept, &own)
+		case *netops.OVSPort:
+			own := *o
+			own.Owner = ""
+			kept = append(kept, &own)
 		default:
 			kept = append(kept, o)
 		}

@@ -149,12 +149,12 @@ func eachOverlap(n, m *Network, each func(a, b Range)) {
 }
 
 // rangeOnNode compares the ranges with addresses and routes of links that are not of pods. A
-// bridge of the network and the tunnel have such addresses themselves. macvlan, ipvlan and sriov have ranges of
+// bridge of the network and the tunnel have such addresses themselves. macvlan, ipvlan, sriov and ovs have ranges of
 // the node's network.
 func rangeOnNode(f *Facts, add add) {
 	for _, n := range f.Networks {
 		if slices.ContainsFunc(n.Types, func(t string) bool {
-			return slices.Contains([]string{"macvlan", "ipvlan", "vlan", "bond", "host-device", "sriov", "routed"}, t)
+			return slices.Contains([]string{"macvlan", "ipvlan", "vlan", "bond", "host-device", "sriov", "ovs", "routed"}, t)
 		}) {
 			continue
 		}
