@@ -50,7 +50,7 @@ func TestKubeChart(t *testing.T) {
 		count int
 	}{
 		"kubernetes": {"uninstall=false", 5}, "kubernetes-policy": {"policy.enabled=true", 10}, "kubernetes-ranges": {"ranges=true", 10},
-		"kubernetes-egress": {"egress.networks={203.0.113.0/28,2001:db8::/124}", 10},
+		"kubernetes-egress":    {"egress.networks={203.0.113.0/28,2001:db8::/124}", 10},
 		"kubernetes-uninstall": {"uninstall=true,policy.enabled=true,ranges=true,egress.networks={203.0.113.0/28}", 20},
 	} {
 		flags := []string{"--set", one.set}
