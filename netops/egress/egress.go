@@ -328,9 +328,9 @@ func (k *Kernel) write(ctx context.Context, c *rtnl.Conn, what string, msgs []nl
 	})
 }
 
-// Forget deletes the kernel's tracked connections that pods began with destinations that are not inside. The kernel applies the
-// translation of a connection's first packet to all its packets.
-func (k *Kernel) Forget(ctx context.Context, pods []netip.Addr, inside func(netip.Addr) bool) error {
+// Forget deletes the kernel's tracked connections that pods began with destinations that are not inside, unless the destination sees the address that
+// sources has for the pod. The kernel applies the translation of a connection's first packet to all its packets.
+func (k *Kernel) Forget(ctx context.Context, sources map[netip.Addr]netip.Addr, inside func(netip.Addr) bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all, err := k.net.Connections(ctx, 0)
@@ -340,7 +340,8 @@ func (k *Kernel) Forget(ctx context.Context, pods []netip.Addr, inside func(neti
 	var changes []netops.Change
 	for _, c := range all {
 		proto := netops.ProtocolName(c.Protocol)
-		if c.To.Port() == 0 || !slices.Contains([]string{"tcp", "udp", "sctp"}, proto) || !slices.Contains(pods, c.Client) || inside(c.Server) {
+		source, is := sources[c.Client]
+		if !is || c.Source == source || c.To.Port() == 0 || !slices.Contains([]string{"tcp", "udp", "sctp"}, proto) || inside(c.Server) {
 			continue
 		}
 		f := &netops.Flows{In: netops.Host, Proto: proto, Port: c.To.Port(), Dst: c.To.Addr(), Src: c.Client, ReplySrc: c.Server}

@@ -259,7 +259,7 @@ func TestHeld(t *testing.T) {
 				t.Errorf("the node's own address: %+v %v", h, err)
 			}
 			w.expect("without the address", "")
-			must(t, w.k.Forget(t.Context(), []netip.Addr{netip.MustParseAddr(w.podAddr)}, func(netip.Addr) bool { return false }))
+			must(t, w.k.Forget(t.Context(), map[netip.Addr]netip.Addr{netip.MustParseAddr(w.podAddr): {}}, func(netip.Addr) bool { return false }))
 			s.Pods = nil
 			must(t, w.k.Apply(t.Context(), s))
 			w.expect("after its end", "outside "+map[bool]string{false: "192.0.2.1", true: "2001:db8:1::1"}[v6])

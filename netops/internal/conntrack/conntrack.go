@@ -93,6 +93,8 @@ type Tracked struct {
 	To         netip.AddrPort
 	// InZone means that packets without a zone are not of this connection.
 	InZone bool
+	// Source is the client's address that the server sees: the one after NAT.
+	Source netip.Addr
 }
 
 // All lists the connections of a protocol, or of all for 0.

@@ -162,7 +162,7 @@ type connection struct {
 }
 
 func (o *connection) tracked() Tracked {
-	return Tracked{o.proto, o.client, o.replySrc, uint16(o.serverPort), uint16(o.clientPort), netip.AddrPortFrom(o.dst, uint16(o.port)), len(o.zone) > 0}
+	return Tracked{o.proto, o.client, o.replySrc, uint16(o.serverPort), uint16(o.clientPort), netip.AddrPortFrom(o.dst, uint16(o.port)), len(o.zone) > 0, o.replyDst}
 }
 
 // parse decodes a message of the dump. The tuple, ID and zone of the result are slices of b.

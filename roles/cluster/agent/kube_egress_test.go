@@ -31,6 +31,7 @@ import (
 // Addresses of TestKubeEgress: those that namespaces name, and those of a host outside of the cluster.
 const (
 	egress4, egress6   = "172.17.8.77", "2001:db8:8::77"
+	other4             = "172.17.8.78"
 	outside4, outside6 = "198.51.100.9", "2001:db8:9::9"
 	router4, router6   = "172.17.8.200", "2001:db8:8::200"
 )
@@ -134,6 +135,35 @@ func (o *outside) sees(p *pod, what, want4, want6 string) time.Duration {
 		})
 	}
 	return time.Since(begin)
+}
+
+// flow is a socket of a pod that sends from one port to the outside.
+type flow struct {
+	*pod
+	c net.Conn
+}
+
+func newFlow(p *pod, to string) *flow {
+	f := &flow{pod: p}
+	p.ns.Do(p.w.t, func() (err error) {
+		f.c, err = net.Dial("udp", netip.AddrPortFrom(netip.MustParseAddr(to), 9000).String())
+		return err
+	})
+	p.w.t.Cleanup(func() { f.c.Close() })
+	return f
+}
+
+// continues waits until the outside sees the flow from an address.
+func (f *flow) continues(what, want string) {
+	t := f.w.t
+	t.Helper()
+	b := make([]byte, 100)
+	await.Until(t, func() bool {
+		_ = f.c.SetDeadline(time.Now().Add(answerTime))
+		_, _ = f.c.Write([]byte("egress"))
+		n, err := f.c.Read(b)
+		return err == nil && string(b[:n]) == want
+	}, func() string { return what + ": the flow of " + f.call.ID + " does not go on" })
 }
 
 // watchOwners reports, until the test ends, whether two nodes have an address at a time.
@@ -300,8 +330,15 @@ func TestKubeEgress(t *testing.T) {
 	c := newEgressCluster(t, dual)
 	pods, plain := c.begin()
 
+	var flows []*flow
+	for _, p := range pods {
+		flows = append(flows, newFlow(p, outside4))
+	}
 	fail := func(what string, broken *node, do, mend func()) {
 		t.Helper()
+		for _, f := range flows {
+			f.continues(what, egress4)
+		}
 		do()
 		at := c.holders(broken)
 		begin := time.Now()
@@ -312,8 +349,9 @@ func TestKubeEgress(t *testing.T) {
 		}
 		t.Logf("%s: new connections work %s after another node has the addresses", what, time.Since(begin))
 		mend()
-		for _, p := range pods {
+		for i, p := range pods {
 			c.out.sees(p, "egress", egress4, egress6)
+			flows[i].continues(what+" mended", egress4)
 		}
 		if now := c.holders(); now != at {
 			t.Errorf("%s: the address moved again", what)
@@ -454,7 +492,14 @@ func (c *egressCluster) checkChanges(pods []*pod, plain *pod) {
 	c.annotate("team", egress4)
 	c.out.sees(pods[0], "v4", egress4, first.addr6.String())
 	c.out.strict.Store(false)
+	f := newFlow(pods[0], outside4)
+	f.continues("one address", egress4)
+	c.annotate("team", other4)
+	f.continues("another address", other4)
+	c.annotate("team", egress4)
+	f.continues("the first address", egress4)
 	c.annotate("team", nil)
+	f.continues("no address", first.addr4.String())
 	c.out.sees(pods[0], "egress", first.addr4.String(), first.addr6.String())
 	c.annotate("plain", egress6)
 	c.out.sees(plain, "plain", first.addr4.String(), egress6)

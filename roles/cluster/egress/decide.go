@@ -237,6 +237,30 @@ func (d *decision) addAddresses(f *facts) {
 	d.faults = slices.Compact(sorting.Sorted(d.faults, strings.Compare))
 }
 
+// sources returns the addresses with which this node sends the packets of pods to the outside, by the pods' addresses: the egress address if the
+// node holds it, else the pod's own, with which they go to the holder. It is the zero Addr for packets that are dropped.
+func (d *decision) sources() map[netip.Addr]netip.Addr {
+	all := map[netip.Addr]netip.Addr{}
+	for own, a := range d.assigned {
+		switch {
+		case !a.IsValid():
+			all[own] = netip.Addr{}
+		case d.held[a]:
+			all[own] = a
+		default:
+			all[own] = own
+		}
+	}
+	for _, a := range d.spec.Addresses {
+		for own, index := range d.spec.Remote {
+			if index == a.Index {
+				all[own] = a.Addr
+			}
+		}
+	}
+	return all
+}
+
 // inside reports whether an address is not outside of the cluster.
 func (f *facts) inside(a netip.Addr) bool {
 	return slices.Contains(f.Nodes, a) ||

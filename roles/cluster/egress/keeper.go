@@ -231,26 +231,22 @@ func (k *Keeper) compare(ctx context.Context) (err error) {
 	return k.forget(ctx, before, d, &f)
 }
 
-// forget ends the connections of pods whose egress address has changed, which another translation belongs to.
+// forget ends the connections of pods whose packets are translated in another way now: the kernel would go on with that of a connection's first
+// packet, for as long as the pod sends some. The first comparison looks at what happened without an agent.
 func (k *Keeper) forget(ctx context.Context, before, now *decision, f *facts) error {
-	if before == nil {
-		return nil // a former agent has done it
-	}
-	var changed []netip.Addr
-	for own, a := range now.assigned {
-		if old, had := before.assigned[own]; !had || old != a {
-			changed = append(changed, own)
+	is := now.sources()
+	if before != nil {
+		was := before.sources()
+		if maps.Equal(was, is) {
+			return nil
+		}
+		for own := range was {
+			if _, has := is[own]; !has {
+				is[own] = netip.Addr{}
+			}
 		}
 	}
-	for own := range before.assigned {
-		if _, has := now.assigned[own]; !has {
-			changed = append(changed, own)
-		}
-	}
-	if len(changed) == 0 {
-		return nil
-	}
-	return k.kernel.Forget(ctx, changed, f.inside)
+	return k.kernel.Forget(ctx, is, f.inside)
 }
 
 // readPods returns the attachments of annotated namespaces on the cluster's network.
