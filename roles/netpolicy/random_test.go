@@ -458,6 +458,31 @@ func (a *arena) send(t *testing.T, text string) {
 	}
 }
 
+// learn sends on each connection until all have arrived: without policies only a neighbour that the kernel has yet to ask loses them.
+func (a *arena) learn(t *testing.T) {
+	t.Helper()
+	const tries = 10
+	for try := range tries {
+		name := fmt.Sprint("learn ", try)
+		a.send(t, name)
+		for all := 0; all < len(a.all); {
+			select {
+			case one := <-a.arrivals:
+				if strings.HasPrefix(one.text, name+" ") {
+					all++
+				}
+				if all == len(a.all) {
+					return
+				}
+				continue
+			case <-time.After(5 * time.Second):
+			}
+			break
+		}
+	}
+	t.Fatal("the pods do not reach each other")
+}
+
 // passed reports which connections pass. open removes the policies: a marker then follows on the way of each probe, and what has not arrived
 // before it was dropped.
 func (a *arena) passed(t *testing.T, name string, open func()) func(*connection) bool {
@@ -488,6 +513,7 @@ func random(t *testing.T, rounds int, cluster bool, judge func(*world, []connect
 	r := rand.New(rand.NewPCG(seed, 0))
 	f := openFilter(t)
 	a := newArena(t, randomPods(cluster), 80, 81, 82)
+	a.learn(t)
 	table := netpolicy.NewTable()
 	for round := range rounds {
 		var docs documents
