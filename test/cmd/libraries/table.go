@@ -29,7 +29,11 @@ func (l *library) tagged(tags string) string {
 func libraries() []library {
 	return []library{
 		{name: "HTTP/2 of net/http", linked: "nethttpomithttp2"},
-		{name: "net/rpc", imports: []string{"net/rpc"}, uses: `c := rpc.NewClient(os.Stdin); _ = c.Call("a", 1, new(int))`},
+		{
+			name: "encoding/gob", imports: []string{"encoding/gob"},
+			uses: `_ = gob.NewDecoder(os.Stdin).Decode(new(map[string]string)); _ = gob.NewEncoder(os.Stdout).Encode(map[string]string{})`,
+		},
+		{name: "net/rpc, with encoding/gob", imports: []string{"net/rpc"}, uses: `c := rpc.NewClient(os.Stdin); _ = c.Call("a", 1, new(int))`},
 		{name: "encoding/xml", imports: []string{"encoding/xml"}, uses: `_ = xml.NewDecoder(os.Stdin).Decode(new(struct{ A string }))`},
 		{name: "debug/buildinfo", imports: []string{"debug/buildinfo"}, uses: `_, _ = buildinfo.ReadFile("a")`},
 		{name: "text/template", imports: []string{"text/template"}, uses: `_ = template.Must(template.New("").Parse("{{.}}")).Execute(os.Stdout, 1)`},

@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// maxLine bounds the header lines before the calls, in bytes.
+const maxLine = 4096
+
 // connectTime bounds the time until the server answers a connection, which it does before any call. A call
 // itself may take as long as ctx allows.
 const connectTime = 10 * time.Second
@@ -54,9 +57,12 @@ func call(ctx context.Context, conn net.Conn, method string, args, reply any) er
 	if method == "" {
 		return nil
 	}
-	d := newValues(conn, r)
-	if err := d.encode(request{ServiceMethod: method}, args); err != nil {
+	if err := newEncoder(conn).encode(request{ServiceMethod: method}, args); err != nil {
 		return fmt.Errorf("call %s: %w", method, err)
+	}
+	d, err := newDecoder(r)
+	if err != nil {
+		return err
 	}
 	var head response
 	if err := d.decode(&head); err != nil {

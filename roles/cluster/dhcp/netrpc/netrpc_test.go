@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/gob"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -45,23 +46,69 @@ func someResult() types100.Result {
 	}
 }
 
-// TestHostile: a peer cannot fill the memory, and its bytes are no panic.
-func TestHostile(t *testing.T) {
-	var large bytes.Buffer
-	if err := gob.NewEncoder(&large).Encode(callArgs{StdinData: make([]byte, maxMessage)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := decode(large.Bytes(), new(callArgs)); !errors.Is(err, errTooLarge) {
-		t.Errorf("a large message: %v", err)
-	}
-	// A message that claims a length of 2^29 bytes, and has three.
-	if err := decode([]byte{0xfc, 0x20, 0, 0, 0, 1, 2, 3}, new(callArgs)); err == nil {
-		t.Error("a message that ends early was read")
+// TestGob checks that encoding/gob and this package decode each other's values.
+func TestGob(t *testing.T) {
+	for _, v := range []any{someArgs(), someResult(), request{"DHCP.Allocate", 1 << 40}, response{"m", 3, "error", 0}, struct{}{}, types100.Result{}} {
+		t.Run(fmt.Sprintf("%T", v), func(t *testing.T) {
+			var ours, theirs bytes.Buffer
+			e, std := newEncoder(&ours), gob.NewEncoder(&theirs)
+			d, err := newDecoder(bufio.NewReader(&theirs))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stdDec := gob.NewDecoder(&ours)
+			for range 2 { // types are sent once
+				if err := errors.Join(e.encode(v), std.Encode(v)); err != nil {
+					t.Fatal(err)
+				}
+				for name, decode := range map[string]func(any) error{"ours": d.decode, "theirs": stdDec.Decode} {
+					got := reflect.New(reflect.TypeOf(v))
+					if err := decode(got.Interface()); err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+					if !reflect.DeepEqual(got.Elem().Interface(), v) {
+						t.Errorf("%s: %+v, want %+v", name, got.Elem(), v)
+					}
+				}
+			}
+		})
 	}
 }
 
-func decode(b []byte, into any) error {
-	return newValues(nil, bufio.NewReader(bytes.NewReader(b))).decode(into)
+// TestOtherFields: fields that the receiver does not know are skipped.
+func TestOtherFields(t *testing.T) {
+	type inner struct{ A, B int }
+	type sent struct {
+		M map[string][]inner
+		F float64
+		C complex128
+		X [2]inner
+		U uint
+		L []inner
+		T bool
+	}
+	type wanted struct {
+		U uint
+		L []*inner
+		T bool
+		Z string
+	}
+	var b bytes.Buffer
+	v := sent{map[string][]inner{"a": {{1, 2}}}, 1.5, 2i, [2]inner{{3, 4}, {5, -6}}, 1 << 63, []inner{{7, -1 << 62}}, true}
+	if err := gob.NewEncoder(&b).Encode(v); err != nil {
+		t.Fatal(err)
+	}
+	d, err := newDecoder(bufio.NewReader(&b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got wanted
+	if err := d.decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	if want := (wanted{U: 1 << 63, L: []*inner{{7, -1 << 62}}, T: true}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
 }
 
 func FuzzDecode(f *testing.F) {
@@ -74,7 +121,10 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		for _, into := range []any{new(callArgs), new(types100.Result), nil} {
-			d := newValues(nil, bufio.NewReader(bytes.NewReader(b)))
+			d, err := newDecoder(bufio.NewReader(bytes.NewReader(b)))
+			if err != nil {
+				panic(err)
+			}
 			for d.decode(into) == nil {
 			}
 		}
@@ -233,7 +283,7 @@ func TestClientCloses(t *testing.T) {
 	if err := connect(conn, bufio.NewReader(conn)); err != nil {
 		t.Fatal(err)
 	}
-	if err := newValues(conn, nil).encode(request{ServiceMethod: "DHCP.Allocate"}, callArgs{ContainerID: "wait"}); err != nil {
+	if err := newEncoder(conn).encode(request{ServiceMethod: "DHCP.Allocate"}, callArgs{ContainerID: "wait"}); err != nil {
 		t.Fatal(err)
 	}
 	conn.Close()

@@ -106,13 +106,17 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) error {
 	if _, err := io.WriteString(conn, connectedLine+"\n\n"); err != nil {
 		return err
 	}
-	c := &connection{Server: s, conn: conn, values: newValues(conn, r)}
+	d, err := newDecoder(r)
+	if err != nil {
+		return err
+	}
+	c := &connection{Server: s, conn: conn, enc: newEncoder(conn)}
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.calls.Wait()
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	for first := true; ; first = false {
-		if err := c.next(ctx); err != nil {
+		if err := c.next(ctx, d); err != nil {
 			return err
 		}
 		if first {
@@ -129,26 +133,26 @@ type connection struct {
 	*Server
 	conn  net.Conn
 	calls sync.WaitGroup
-	// writing serializes answers. values are read by one goroutine.
+	// writing serializes answers.
 	writing sync.Mutex
-	*values
+	enc     *encoder
 }
 
 // next reads one call and starts it.
-func (c *connection) next(ctx context.Context) error {
+func (c *connection) next(ctx context.Context, d *decoder) error {
 	var req request
-	if err := c.decode(&req); err != nil {
+	if err := d.decode(&req); err != nil {
 		return err
 	}
 	m, ok := c.Methods[req.ServiceMethod]
 	if !ok {
-		if err := c.decode(nil); err != nil {
+		if err := d.decode(nil); err != nil {
 			return err
 		}
 		return c.answer(req, struct{}{}, errors.New(noMethod(req.ServiceMethod)))
 	}
 	args := m.Args()
-	if err := c.decode(args); err != nil {
+	if err := d.decode(args); err != nil {
 		return err
 	}
 	c.calls.Go(func() {
@@ -174,5 +178,5 @@ func (c *connection) answer(req request, result any, failure error) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTime))
-	return c.encode(head, result)
+	return c.enc.encode(head, result)
 }
