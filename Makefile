@@ -168,7 +168,7 @@ test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 
 # What a machine needs of Open vSwitch, whose datapath is Debian's kernel's there.
 OVS := $(addprefix -copy bin/openvswitch/,usr/bin/ovs-vsctl usr/bin/ovsdb-tool usr/sbin/ovsdb-server usr/lib lib usr/share/openvswitch/vswitch.ovsschema)
-OVSTESTS := './roles/iface/ovs=TestRole/access/(life|del)$$|TestTraffic|TestTrunk|TestReboot/GC'
+OVSTESTS := './roles/iface/ovs=TestRole/access/(life|del)$$|TestTraffic|TestTrunk|TestReboot/GC|TestLinkGone'
 
 # Real virtual functions of an emulated card, netkit and Open vSwitch, in a second machine.
 FUNCTIONS := $(MACHINE) $(OVS) -functions -debian trixie './roles/iface/sriov=TestRole/keys/(life|tamper|del|gc|state)|TestRole/(untrusted|bare)/life|Test(Traffic|NamespaceGone|CardElsewhere|Reference(Kept)?|Refused|Held|Userspace)$$' \

@@ -18,7 +18,8 @@ rm -r vendor
 # These suites also use what else is in the plugin's file.
 sed -i 's/^func \(Cmd[A-Z][A-Za-z]*\)(/func reference_\1(/' pkg/plugin/plugin.go
 # Each suite has one ID for all its containers. It must be a container's own, so the name of the namespace is added.
-sed 's/^package main$/package plugin/; s/^func cmd/func Cmd/; s/args\.ContainerID/&+filepath.Base(args.Netns)/' "$here/shim/shim.go" >pkg/plugin/shim.go
+stand=$here/shim/shim.go
+sed 's/^package main$/package plugin/; s/^func cmd/func Cmd/; s/args\.ContainerID/&+filepath.Base(args.Netns)/' "$stand" >pkg/plugin/shim.go
 for suite in plugin mirror-producer mirror-consumer; do
 	"$go" test -vet off -ldflags '-s -w' -c -o "$out/ovs-$suite.test" "./pkg/$suite"
 done
