@@ -168,7 +168,7 @@ test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 
 # What a machine needs of Open vSwitch, whose datapath is Debian's kernel's there.
 OVS := $(addprefix -copy bin/openvswitch/,usr/bin/ovs-vsctl usr/bin/ovsdb-tool usr/sbin/ovsdb-server usr/lib lib usr/share/openvswitch/vswitch.ovsschema)
-OVSTESTS := './roles/iface/ovs=TestRole/access/(life|del)$$|TestTraffic|TestTrunk|TestReboot/GC'
+OVSTESTS := './roles/iface/ovs=TestRole/access/(life|del)$$|TestTraffic|TestTrunk|TestReboot/GC|TestLinkGone'
 
 # Real virtual functions of an emulated card, netkit and Open vSwitch, in a second machine.
 FUNCTIONS := $(MACHINE) $(OVS) -functions -debian trixie './roles/iface/sriov=TestRole/keys/(life|tamper|del|gc|state)|TestRole/(untrusted|bare)/life|Test(Traffic|NamespaceGone|CardElsewhere|Reference(Kept)?|Refused|Held|Userspace)$$' \
@@ -234,14 +234,18 @@ bin/reference: FORCE
 	@mkdir -p bin; echo '$(REFERENCE)' | cmp -s - $@ || echo '$(REFERENCE)' >$@
 
 # The test suites of the reference plugins, which run its plugins and cnibox's. Not a part of `make test-full`: they take ten minutes.
-# FULL=1 also runs those that need devices which this kernel lacks.
+# FULL=1 also runs those that need devices which this kernel lacks, and ovs-cni's, which take two minutes.
 bin/suites/integration.test: bin/reference test/peers/suites/$(REFERENCEMOD).sum test/peers/suites/build.sh test/peers/suites/shim/shim.go
 	GO='$(GO)' sh test/peers/suites/build.sh $(CURDIR)/bin/suites $(REFERENCEMOD).mod
 
+# The test suites of ovs-cni.
+bin/ovs-suites/ovs-mirror-consumer.test: test/peers/ovs-cni/go.sum test/peers/suites/build-ovs.sh test/peers/suites/shim/shim.go
+	GO='$(GO)' sh test/peers/suites/build-ovs.sh $(CURDIR)/bin/ovs-suites
+
 FOREIGN := $(TAGS),foreign
-test-suites: setup build bin/peers/bridge bin/suites/integration.test bin/vm/run
-	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(FOREIGN) -count 1 -timeout 20m ./test/suites/foreign
-	$(if $(FULL),bin/vm/run -timeout 40m -tags $(FOREIGN) -copy bin/cnibox -copy bin/peers -copy bin/suites ./test/suites/foreign)
+test-suites: setup build bin/peers/bridge bin/suites/integration.test bin/vm/run $(if $(FULL),bin/peers/ovs-cni bin/ovs-suites/ovs-mirror-consumer.test)
+	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(FOREIGN) -run '^Test$(if $(FULL),(OVS)?)Suites$$' -count 1 -timeout 20m ./test/suites/foreign
+	$(if $(FULL),bin/vm/run -timeout 40m -tags $(FOREIGN) -run '^TestSuites$$' -copy bin/cnibox -copy bin/peers -copy bin/suites ./test/suites/foreign)
 
 # Makes the same calls to the reference plugins and to ours. Not a part of `make test-full`. The virtual machine compares a selection of the
 # roles that this kernel lacks; DIFFVM=. compares all of them.

@@ -207,6 +207,22 @@ func (s *Switch) Vsctl(t testing.TB, args ...string) string {
 	return s.run(t, "ovs-vsctl", append([]string{"--timeout=60", "--db=unix:" + s.Socket}, args...)...)
 }
 
+// WriteVsctl writes a program ovs-vsctl for other programs, which find the database server at its default path. The bridges that they add
+// forward packets as those of Bridge.
+func (s *Switch) WriteVsctl(t testing.TB, file string) {
+	t.Helper()
+	vsctl := s.command("ovs-vsctl")
+	text := "#!/bin/sh\n[ \"$1\" != add-br ] || set -- \"$@\" -- set bridge \"$2\" datapath_type=" + Datapath() + "\n"
+	for _, v := range vsctl.Env {
+		if strings.HasPrefix(v, "LD_LIBRARY_PATH=") {
+			text += v + " "
+		}
+	}
+	if err := os.WriteFile(file, []byte(text+"exec "+vsctl.Path+" \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Bridge adds a bridge. Its own interface keeps its MAC and MTU when ports come and go.
 func (s *Switch) Bridge(t testing.TB, name, mac string) {
 	t.Helper()

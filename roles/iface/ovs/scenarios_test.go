@@ -322,6 +322,28 @@ func TestRefused(t *testing.T) {
 	r.Vsctl(t, "del-port", host)
 }
 
+// TestLinkGone: DEL without a namespace removes the port of a container whose link is gone, and that of no other container. CHECK of
+// another container does not find the fault.
+func TestLinkGone(t *testing.T) {
+	r := newRig(t)
+	before := r.State(nil)
+	first, second := r.add("c1", `,"vlan":100`).Interfaces[0].Name, r.add("c2", `,"vlan":100`).Interfaces[0].Name
+	netopstest.ChangeHost(t, first, netlink.LinkDel)
+	if ovs.Datapath() == "system" { // ovs-vswitchd tries to add it again
+		await.Until(t, func() bool { return strings.Contains(r.Vsctl(t, "get", "interface", first, "error"), "could not open") }, func() string { return "no error" })
+	}
+	r.OK(r.check("c2", `,"vlan":100`))
+	del := r.call("DEL", "c1", `,"vlan":100`)
+	del.Netns = ""
+	r.OK(del)
+	if ports := r.Vsctl(t, "list-ports", bridge); ports != second {
+		t.Errorf("ports are %q, want %q", ports, second)
+	}
+	r.OK(r.check("c2", `,"vlan":100`))
+	r.OK(r.call("DEL", "c2", `,"vlan":100`))
+	r.same(before, "after DEL")
+}
+
 // TestBridgeGone: DEL succeeds if the bridge or the port is gone.
 func TestBridgeGone(t *testing.T) {
 	r := newRig(t)

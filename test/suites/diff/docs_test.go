@@ -26,7 +26,7 @@ that does not occur.
 ` + "`make test-suites`" + ` runs the test suites of all reference plugins, each with its own plugin and with cnibox's. A spec that fails with cnibox's only is one of these
 differences: ` + "`test/suites/foreign/testdata/accepted.txt`" + ` names it for each.
 
-Plugins that cannot be run beside cnibox here have their differences on the page of their subject: [sriov-cni](sriov.md#differences-from-sriov-cni),
+The differences from other projects' plugins are on the page of their subject: [sriov-cni](sriov.md#differences-from-sriov-cni),
 [ovs-cni](ovs.md#differences-from-ovs-cni) and [route-override-cni](multi.md#routes-of-an-interface).
 
 ## Intended differences

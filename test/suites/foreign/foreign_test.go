@@ -1,6 +1,6 @@
 //go:build foreign
 
-// Package foreign runs the test suites of the reference plugins with cnibox's plugins in their place.
+// Package foreign runs the test suites of the reference plugins and of ovs-cni with cnibox's plugins in their place.
 package foreign
 
 import (
@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/test/ovs"
 )
 
 // suites are those that can judge a plugin that is executed, with their directories in the reference's tree. The other packages with tests,
@@ -29,56 +31,94 @@ var suites = map[string]string{ //nolint:gochecknoglobals // a constant
 // withModules are the suites that need devices of kinds which the kernel of the test machines lacks. They run in the virtual machine.
 var withModules = []string{"dummy", "host-device", "ipvlan", "macvlan", "sbr", "tuning", "vlan", "vrf"} //nolint:gochecknoglobals // a constant
 
-// TestSuites runs each suite with the reference's plugins and with cnibox's. A spec that passes with the reference's may fail with
-// cnibox's only if testdata/accepted.txt lists it with a reason, and such a spec must fail. A spec that fails when the reference's own
-// plugin is executed, and not called as a function, judges nothing.
+// TestSuites runs each suite with the reference's plugins and with cnibox's.
 func TestSuites(t *testing.T) {
+	root := repository(t, "bin/suites/integration.test", "bin/peers/bridge")
+	for name, dir := range suites {
+		if slices.Contains(withModules, name) != (os.Getenv("CNIBOX_TEST_VM") != "") {
+			continue
+		}
+		suite{name: name, built: filepath.Join(root, "bin/suites"), dir: dir, plugin: name}.judge(t, root)
+	}
+}
+
+// TestOVSSuites runs the suites of ovs-cni with its plugin and with cnibox's. Those of the mirror plugins call them after the judged plugin. Its
+// other suites are not here: pkg/utils tests functions of its own, and tests needs a cluster with its image.
+func TestOVSSuites(t *testing.T) {
+	root := repository(t, "bin/ovs-suites/ovs-mirror-consumer.test", "bin/peers/ovs-cni")
+	for _, name := range []string{"plugin", "mirror-producer", "mirror-consumer"} {
+		suite{name: "ovs-" + name, built: filepath.Join(root, "bin/ovs-suites"), dir: "pkg/" + name, plugin: "ovs-cni", ovs: true}.judge(t, root)
+	}
+}
+
+// repository returns the directory with go.mod. The named files must be there.
+func repository(t *testing.T, needs ...string) string {
+	t.Helper()
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(root, "bin/suites")
-	for _, need := range []string{"bin/suites/integration.test", "bin/peers/bridge"} {
+	for _, need := range needs {
 		if _, err := os.Stat(filepath.Join(root, need)); err != nil {
 			t.Fatalf("%v: run make %s", err, need)
 		}
 	}
+	return root
+}
+
+// suite is a test suite of one package.
+type suite struct {
+	// name is its name in testdata/accepted.txt. The file NAME.test in the directory built is its program.
+	name, built string
+	// dir is its directory in the sources, built/src.
+	dir string
+	// plugin is the file name of the plugin that it judges.
+	plugin string
+	// ovs means that it needs Open vSwitch.
+	ovs bool
+}
+
+// judge runs the suite with the reference's plugins and with cnibox's. A spec that passes with the reference's may fail with
+// cnibox's only if testdata/accepted.txt lists it with a reason, and such a spec must fail. A spec that fails when the reference's own
+// plugin is executed, and not called as a function, judges nothing.
+func (s suite) judge(t *testing.T, root string) {
 	peers, err := os.ReadDir(filepath.Join(root, "bin/peers"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	accepted := readAccepted(t)
-	for suite := range suites {
-		if slices.Contains(withModules, suite) != (os.Getenv("CNIBOX_TEST_VM") != "") {
-			continue
-		}
-		t.Run(suite, func(t *testing.T) {
-			reference := runSuite(t, dir, suite, plugins(t, dir, peers, func(name string) string { return filepath.Join(root, "bin/peers", name) }))
-			ours := runSuite(t, dir, suite, plugins(t, dir, peers, func(string) string { return filepath.Join(root, "bin/cnibox") }))
-			judged := 0
-			fails := map[string]bool{} // by spec, of those that judge
-			for name, message := range reference {
-				if message != "" {
-					continue
-				}
-				judged++
-				spec := version.ReplaceAllString(name, "")
-				fails[spec] = fails[spec] || ours[name] != ""
-				if ours[name] != "" && !slices.Contains(accepted[suite], spec) {
-					t.Errorf("%s: %s", name, ours[name])
-				}
-			}
-			for _, spec := range accepted[suite] {
-				if failed, judges := fails[spec]; judges && !failed {
-					t.Errorf("testdata/accepted.txt: the spec %q does not fail: remove the line", spec)
-				}
-			}
-			t.Logf("%d of %d specs pass with the reference's plugins, and %d with cnibox's", judged, len(reference), passed(ours))
-			if judged == 0 {
-				t.Error("no spec judges cnibox")
-			}
+	accepted := readAccepted(t)[s.name]
+	t.Run(s.name, func(t *testing.T) {
+		var reference, ours map[string]string
+		t.Run("reference", func(t *testing.T) {
+			reference = s.run(t, plugins(t, s.built, peers, func(name string) string { return filepath.Join(root, "bin/peers", name) }))
 		})
-	}
+		t.Run("cnibox", func(t *testing.T) {
+			ours = s.run(t, plugins(t, s.built, peers, func(string) string { return filepath.Join(root, "bin/cnibox") }))
+		})
+		judged := 0
+		fails := map[string]bool{} // by spec, of those that judge
+		for name, message := range reference {
+			if message != "" {
+				t.Logf("judges nothing: %s: %s", name, message)
+				continue
+			}
+			judged++
+			spec := version.ReplaceAllString(name, "$1")
+			fails[spec] = fails[spec] || ours[name] != ""
+			if ours[name] != "" && !slices.Contains(accepted, spec) {
+				t.Errorf("%s: %s", name, ours[name])
+			}
+		}
+		for _, spec := range accepted {
+			if failed, judges := fails[spec]; judges && !failed {
+				t.Errorf("testdata/accepted.txt: the spec %q does not fail: remove the line", spec)
+			}
+		}
+		t.Logf("%d of %d specs pass with the reference's plugins, and %d with cnibox's", judged, len(reference), passed(ours))
+		if judged == 0 {
+			t.Error("no spec judges cnibox")
+		}
+	})
 }
 
 // plugins makes the directory where the suites look for plugins. Each has the name of one of the reference's and is what file returns.
@@ -113,22 +153,34 @@ func passed(specs map[string]string) (n int) {
 }
 
 // version is the CNI version in the name of a spec.
-var version = regexp.MustCompile(`\[\d\.\d\.\d\] `)
+var version = regexp.MustCompile(`\[\d\.\d\.\d\] | \d\.\d\.\d(:)`)
 
-// runSuite returns the message of each spec that ran, which is empty if it passed. The suite runs in namespaces of its own, with empty
-// directories for the files that it and the plugins keep.
-func runSuite(t *testing.T, dir, suite, plugins string) map[string]string {
+// run returns the message of each spec that ran, which is empty if it passed. The suite runs in namespaces of its own, with empty
+// directories for the files that it and the plugins keep. One that needs Open vSwitch runs in the test's network namespace, in which that is.
+func (s suite) run(t *testing.T, plugins string) map[string]string {
 	t.Helper()
-	report, plugin := filepath.Join(dir, suite+".json"), filepath.Join(plugins, suite)
+	report, plugin := filepath.Join(s.built, s.name+".json"), filepath.Join(plugins, s.plugin)
 	_ = os.Remove(report)
+	options, database := []string{"--net"}, ""
+	if s.ovs {
+		o := ovs.Start(t)
+		o.WriteVsctl(t, filepath.Join(plugins, "ovs-vsctl"))
+		options, database = nil, filepath.Dir(o.Socket)
+	}
 	const script = `set -e
-for d in /run /tmp /var/lib/cni /var/lib/cnibox; do mkdir -p $d; mount -t tmpfs -o mode=0755 tmpfs $d; done
+mount -t tmpfs -o mode=0755 tmpfs /run
+if [ "$1" ]; then
+	mkdir /run/openvswitch
+	mount --bind "$1" /run/openvswitch
+fi
+shift
+for d in /tmp /var/lib/cni /var/lib/cnibox; do mkdir -p $d; mount -t tmpfs -o mode=0755 tmpfs $d; done
 ip link set lo up
 exec "$@"`
-	cmd := exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script, "sh",
-		filepath.Join(dir, suite+".test"), "--ginkgo.json-report="+report, "--ginkgo.timeout=5m")
-	cmd.Dir = filepath.Join(dir, "src", suites[suite])
-	cmd.Env = append(os.Environ(), "CNIBOX_PLUGIN="+plugin, "CNI_PATH="+plugins, "PATH="+plugins+":"+dir+":"+os.Getenv("PATH"),
+	cmd := exec.Command("unshare", append(options, "--mount", "--propagation", "private", "sh", "-c", script, "sh", database,
+		filepath.Join(s.built, s.name+".test"), "--ginkgo.json-report="+report, "--ginkgo.timeout=5m")...)
+	cmd.Dir = filepath.Join(s.built, "src", s.dir)
+	cmd.Env = append(os.Environ(), "CNIBOX_PLUGIN="+plugin, "CNI_PATH="+plugins, "PATH="+plugins+":"+s.built+":"+os.Getenv("PATH"),
 		// Loopback's suite builds the plugin itself, and hands it no environment.
 		"GOFLAGS=-trimpath -ldflags=-X=main.program="+plugin)
 	out, runErr := cmd.CombinedOutput()
