@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every eighth write there. 1 is each.
 SWEEP   ?= 8
 
-.PHONY: count libraries sim model test-suites build build-matrix check go-version modules say-missing demo demo-azure demo-policy test test-full test-all mutants vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role generate release test-release
+.PHONY: count libraries sim model test-suites build build-matrix check go-version modules say-missing demo demo-azure demo-policy test test-full test-all mutants vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-vm-kernel test-vm-devices test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role generate release test-release
 
 build: bin/cnibox
 
@@ -180,7 +180,9 @@ WITHOUTNFT := $(VM) -without nf_tables -debian bookworm './roles/iface/hostdevic
 # What depends on the kernel most, for CI, on the kernel of one release of Debian.
 KERNEL ?= bookworm
 LIVES  := /(life|del|gc)$$
-test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
+test-vm: test-vm-kernel test-vm-devices
+
+test-vm-kernel: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	$(VM) -debian $(KERNEL) './netops=TestKind|TestBondLinks|TestFeatures|TestDeviceFilters|TestNFT|TestPortVLANs|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' \
 		'./netops/packets=TestTrace|TestCapture' ./netops/sockets './netops/overlay=TestOverlay$$|TestOverlay(Repair|Forward)$$|TestOwnedTable|TestWireGuard' \
 		'./roles/iface/bridge=TestRole/(vlan|trunk)$(LIVES)|TestVLANsIdle' './roles/iface/macvlan=TestRole/layer3$(LIVES)' './roles/iface/ipvlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' \
@@ -188,6 +190,8 @@ test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 		'./roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' './roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' \
 		'./roles/cluster/agent=TestWireGuard(Switch|MTU)?$$' './roles/chained/vrf=Test(Add|Two|LinkGone)$$|TestRole/bridge/(fault|life|del|gc)' './roles/chained/portmap=TestTraffic' \
 		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/ptp$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
+
+test-vm-devices: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	$(FUNCTIONS)
 	$(WITHOUTNFT)
 
