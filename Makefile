@@ -281,13 +281,17 @@ bin/kube/whereabouts: test/peers/whereabouts/go.sum
 bin/kube/helm: test/peers/helm/go.sum
 	cd test/peers/helm && $(GO) build -o ../../../bin/kube/ helm.sh/helm/v3/cmd/helm
 
+# DraNet's client of its webhook, which asks the role dranet.
+bin/kube/dranet: test/peers/dranet/go.sum test/peers/dranet/main.go
+	cd test/peers/dranet && $(GO) build -ldflags '-s -w' -o ../../../$@ .
+
 # cyclonus, an evaluator of NetworkPolicies.
 bin/kube/cyclonus: test/peers/policy/go.sum test/peers/policy/cyclonus/main.go
 	cd test/peers/policy && $(GO) build -ldflags '-s -w' -o ../../../$@ ./cyclonus
 
 # The tests with the build tag kube. Processes that a test leaves end with its process namespace.
 KUBE := ./store/cluster/kube/...
-test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts bin/kube/cyclonus
+test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts bin/kube/dranet bin/kube/cyclonus
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/cluster/agent ./roles/meta/multi ./roles/netpolicy/keeper ./test/suites/docs ./test/suites/takeover
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -skip '^TestManyNodes$$' -count 1 -timeout 20m ./roles/cluster/nodeipam # bench-scale measures many Nodes

@@ -165,11 +165,12 @@ func TestReplayKube(t *testing.T) {
 
 // TestDraNetKube: DraNet's own client of its webhook, with its merge and its validation.
 func TestDraNetKube(t *testing.T) {
-	client := filepath.Join(t.TempDir(), "dranet")
-	build := exec.Command("go", "build", "-o", client, ".")
-	build.Dir = "../../../test/peers/dranet"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	client, err := filepath.Abs("../../../bin/kube/dranet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(client); err != nil {
+		t.Fatalf("%v: run make bin/kube/dranet", err)
 	}
 	c := newComputer(t, clusterDir(t), "a")
 	c.start()
