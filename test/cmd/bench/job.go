@@ -109,7 +109,7 @@ func prepareMultus(o options, p pair, work string) (*side, error) {
 	return s, linkAs(s.Dir, file, "multus")
 }
 
-// pluginFiles lists the regular files of dir by absolute path.
+// pluginFiles lists the plugins in dir by absolute path, without ovs-cni: it is beside the reference plugins for tests, and is of another project.
 func pluginFiles(dir string) ([]string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -121,7 +121,7 @@ func pluginFiles(dir string) ([]string, error) {
 	}
 	var files []string
 	for _, e := range entries {
-		if e.Type().IsRegular() {
+		if e.Type().IsRegular() && e.Name() != "ovs-cni" {
 			files = append(files, filepath.Join(abs, e.Name()))
 		}
 	}
