@@ -1,6 +1,7 @@
 package ovs
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -145,10 +146,10 @@ func (r *role) Orphans(in *attach.Input) netops.Spec {
 // both, and Open vSwitch's database keeps the port.
 func (r *role) RemoveStrays(ctx context.Context, h *roles.Host) error {
 	strays, err := h.Net.StrayOVSPorts(ctx, r.conf.SocketFile, attachment.LabelPrefix)
-	if errors.Is(err, netops.ErrNotExist) || len(strays) == 0 {
-		return nil
+	if errors.Is(err, netops.ErrNotExist) {
+		return nil // Open vSwitch does not run
 	}
-	if err != nil {
+	if err != nil || len(strays) == 0 {
 		return err
 	}
 	known, err := store.Read(ctx, h.Store, func(tx *store.Tx) (map[string]bool, error) {
@@ -168,9 +169,9 @@ func (r *role) RemoveStrays(ctx context.Context, h *roles.Host) error {
 	return h.Net.Undo(ctx, attachment.Inverses(objects), nil)
 }
 
-// Status reports whether Open vSwitch's database server answers and has the bridge.
+// Status reports whether Open vSwitch's database server answers and has the bridge. Without the key it is that of containers with an ovnPort.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
-	if err := h.Net.OVSBridge(ctx, r.conf.SocketFile, r.conf.Bridge); err != nil {
+	if err := h.Net.OVSBridge(ctx, r.conf.SocketFile, cmp.Or(r.conf.Bridge, ovnBridge)); err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
 	}
 	return nil
