@@ -305,6 +305,19 @@ func TestRefused(t *testing.T) {
 	none := r.call("ADD", "c1", `,`+dual)
 	none.Conf = rolestest.WithKeys(t, none.Conf, map[string]any{"bridge": ""})
 	r.refused(none, 7, "bridge: is missing")
+	none.Verb = "STATUS"
+	r.refused(none, 50, "br-int") // the bridge of containers with an ovnPort
+	closing, err := net.Listen("unix", filepath.Join(t.TempDir(), "db.sock"))
+	must(t, err)
+	defer closing.Close()
+	go func() {
+		for c, err := closing.Accept(); err == nil; c, err = closing.Accept() {
+			c.Close()
+		}
+	}()
+	gc := r.collect("")
+	gc.Conf = rolestest.WithKeys(t, gc.Conf, map[string]any{"socket_file": closing.Addr().String()})
+	r.Fail(gc, 11)
 	r.refused(r.call("ADD", "c1", `,"interface_type":"patch",`+dual), 0, "ovs-vswitchd: ")
 	r.refused(r.call("ADD", "c1", `,"deviceID":"0000:03:02.1"`), 7, "deviceID: hardware offload is not supported")
 	r.OK(r.call("DEL", "c1", `,"deviceID":"0000:03:02.1"`))
