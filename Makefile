@@ -122,10 +122,11 @@ test-full:
 	$(MAKE) test ALL=1
 
 # Plants 30 faults in the product, which SEED chooses, and reports which of them the tests of `make test` find. Takes hours.
-# NEAR=1 runs only the tests of the changed package, and ONLY=netops/route.go plants only there.
+# NEAR=1 runs only the tests of the changed package, and ALL=1 then all tests with those that lived, planted together, in an hour.
+# ONLY=netops/route.go plants only there.
 mutants: setup build bin/peers/bridge bin/peers/ovs-cni bin/nft/bullseye bin/nft/trixie
 	$(GO) build -o bin/mutants ./test/cmd/mutants
-	$(SANDBOX) $(LOOPBACK) bin/mutants -tags $(TAGS) $(if $(SEED),-seed $(SEED)) $(if $(N),-n $(N)) $(if $(ONLY),-only '$(ONLY)') $(if $(NEAR),-near $(NEAR))
+	$(SANDBOX) $(LOOPBACK) bin/mutants -tags $(TAGS) $(if $(SEED),-seed $(SEED)) $(if $(N),-n $(N)) $(if $(ONLY),-only '$(ONLY)') $(if $(NEAR),-near $(NEAR)) $(if $(ALL),-all)
 
 # Whether a change may land: see .ci/run.
 test-all:

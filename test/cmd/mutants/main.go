@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -25,9 +26,11 @@ type options struct {
 	limit   time.Duration
 	near    int
 	only    string
-	tags    string
-	overlay string
-	file    string
+	// all runs all tests with those that the near packages did not find, together.
+	all  bool
+	tags string
+	// dir has the changed copies, and overlay says which files they replace.
+	dir, overlay string
 }
 
 func main() {
@@ -36,6 +39,7 @@ func main() {
 	flag.IntVar(&o.count, "n", 30, "how many mutants")
 	flag.DurationVar(&o.limit, "limit", 20*time.Minute, "the longest time for all tests of one mutant")
 	flag.IntVar(&o.near, "near", 0, "how many packages are tested for a mutant, the nearest first; 0 is all that import it")
+	flag.BoolVar(&o.all, "all", false, "run all tests with the mutants that -near leaves, planted together, and then each failed test with one mutant at a time")
 	flag.StringVar(&o.only, "only", "", "a regular expression for FILE:LINE of mutants; others are left out")
 	flag.StringVar(&o.tags, "tags", "", "build tags")
 	flag.Parse()
@@ -57,7 +61,7 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	o.file, o.overlay = filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
+	o.dir, o.overlay = dir, filepath.Join(dir, "overlay.json")
 	tree, err := list(ctx, o.tags)
 	if err != nil {
 		return err
@@ -68,6 +72,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	rand.New(rand.NewPCG(o.seed, 0)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	planted, found := 0, 0
+	var lived []mutant
 	for _, m := range all {
 		if planted == o.count || ctx.Err() != nil {
 			break
@@ -94,24 +99,45 @@ func (o *options) run(ctx context.Context) error {
 			outcome = "found by " + by
 		case time.Since(begin) >= o.limit:
 			outcome = "not found in time"
+		default:
+			lived = append(lived, m)
 		}
 		fmt.Printf("%s: %s: %s (%s)\n", m.at, m.change, outcome, time.Since(begin).Round(time.Second))
+	}
+	if o.all {
+		left, err := o.together(ctx, tree, lived)
+		if err != nil {
+			return err
+		}
+		found += len(lived) - len(left)
 	}
 	fmt.Printf("seed %d: %d of %d mutants were found\n", o.seed, found, planted)
 	return ctx.Err()
 }
 
-// plant writes the changed copy of the mutant's file.
-func (o *options) plant(m mutant) error {
-	text, err := os.ReadFile(m.file)
-	if err != nil {
-		return err
+// plant writes changed copies of the mutants' files.
+func (o *options) plant(all ...mutant) error {
+	replaced, last := map[string]string{}, map[string]int{}
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b mutant) int { return b.from - a.from }) // the offsets of those before stay
+	for _, m := range all {
+		from, known := replaced[m.file]
+		if !known {
+			from, replaced[m.file] = m.file, filepath.Join(o.dir, fmt.Sprintf("%d.go", len(replaced)))
+		} else if m.to > last[m.file] {
+			continue // one is within another
+		}
+		text, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		last[m.file] = m.from
+		changed := string(text[:m.from]) + m.text + string(text[m.to:])
+		if err := os.WriteFile(replaced[m.file], []byte(changed), 0o600); err != nil {
+			return err
+		}
 	}
-	changed := string(text[:m.from]) + m.text + string(text[m.to:])
-	if err := os.WriteFile(o.file, []byte(changed), 0o600); err != nil {
-		return err
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {m.file: o.file}})
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": replaced})
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ type mutant struct {
 	file     string
 	from, to int
 	text     string
-	// at is FILE:LINE, change is what a person reads.
-	at, change string
+	// at is FILE:LINE, change is what a person reads. by is the test that found it, or "".
+	at, change, by string
 }
 
 // flipped are the operators that take the place of those of comparisons.

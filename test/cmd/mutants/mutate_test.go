@@ -1,6 +1,9 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +54,35 @@ func f(a int) error {
 	}
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("-want +have:\n%s", diff)
+	}
+}
+
+// TestPlant: several mutants of a file are planted, the last of those within each other.
+func TestPlant(t *testing.T) {
+	const code = "if a == 1 { b(c == 2); d() }"
+	dir := t.TempDir()
+	file := filepath.Join(dir, "x.go")
+	if err := os.WriteFile(file, []byte(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	change := func(from, to string) mutant {
+		at := strings.Index(code, from)
+		return mutant{file: file, from: at, to: at + len(from), text: to}
+	}
+	o := options{dir: t.TempDir(), overlay: filepath.Join(dir, "overlay.json")}
+	if err := o.plant(change("a == 1", "a != 1"), change("b(c == 2)", ""), change("d()", ""), change("c == 2", "c != 2")); err != nil {
+		t.Fatal(err)
+	}
+	var overlay struct{ Replace map[string]string }
+	text, err := os.ReadFile(o.overlay)
+	if err == nil {
+		err = json.Unmarshal(text, &overlay)
+	}
+	if err == nil {
+		text, err = os.ReadFile(overlay.Replace[file])
+	}
+	if want := "if a != 1 { b(c != 2);  }"; err != nil || string(text) != want {
+		t.Errorf("%q, want %q, %v", text, want, err)
 	}
 }
 
