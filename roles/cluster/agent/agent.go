@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/cnibox/cnibox/internal/sorting"
@@ -16,7 +15,6 @@ import (
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
-	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/cluster/ranges"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -29,7 +27,7 @@ const resyncInterval = time.Minute
 const startTime = 5 * time.Second
 
 // agent keeps one node's pod network connected. The loop in run owns the fields, except where a
-// field's comment says otherwise.
+// field's comment says otherwise. It reads into knowledge, decide says what must be, and the other parts write that.
 type agent struct {
 	host     *roles.Host
 	log      *slog.Logger
@@ -37,78 +35,41 @@ type agent struct {
 	memory   memory
 	// ranges leases blocks of cluster-wide ranges.
 	ranges *ranges.Keeper
-
-	// updates carries the latest state of the registry. acquired carries the results of publishing
-	// this node. The loop receives from both.
-	updates  *cluster.Relay
-	acquired chan acquisition
-	// publish requests that this node is published. ready requests that the registry learns that
-	// the pod network works.
-	publish chan publishRequest
-	ready   chan struct{}
 	// policies enforces network policies. It is nil if the node enforces none. policiesKnown is closed when it has read them, and nil
 	// after that.
 	policies      *keeper.Keeper
 	policiesKnown <-chan struct{}
 	// egress gives pods egress addresses. Its keeper is nil if the agent gives none.
 	egress egressPart
-	// current is the state that status and health report. Every goroutine may load it.
-	current atomic.Pointer[agentState]
 
 	knowledge
-	// bridges requests that deleted bridges of containers are restored.
-	bridges chan struct{}
-	// freeMemory is true if a snapshot arrived since memory was last returned to the kernel.
-	freeMemory bool
+	// updates carries the latest state of the registry.
+	updates *cluster.Relay
 	// unread is the time since which the registry cannot be read or has not answered.
 	unread time.Time
+	// received is the time of the first snapshot that is not programmed yet.
+	received time.Time
+	// freeMemory is true if a snapshot arrived since memory was last returned to the kernel.
+	freeMemory bool
 
-	// requested is the last request to publish.
-	requested *publishRequest
-	// checked is the last snapshot that requestPublish compared with own. Each snapshot leads to
-	// one new request at most.
-	checked   *cluster.Snapshot
-	announced bool
-	// macChecked is the last snapshot that was searched for nodes with the same VTEP MAC address.
-	macChecked *cluster.Snapshot
-
-	// saves carries the state of the cluster to saveClusters. unsaved is true if the state may have
-	// changed since then.
-	saves   chan clusterMemory
-	unsaved bool
-	// saved is the state that a former agent saved, until it is used.
-	saved *clusterMemory
+	publisher publisher
+	recaller  recaller
+	reporter  reporter
+	families  [2]*family
+	filter    *overlay.Filter
+	// bridges requests that deleted bridges of containers are restored.
+	bridges chan struct{}
 	// formerErr names addresses of this node in other nodes' pod networks.
 	formerErr error
 
-	// received is the time of the first snapshot that is not programmed yet.
-	received time.Time
 	counters counters
 	// datagrams are counted at two past times, the older one first.
 	datagrams [2]datagrams
-
 	// answers has the other nodes' answers through the tunnel.
 	answers answers
-
-	known verdicts
-	// peersFrom is the snapshot from which peers were computed.
-	peersFrom *cluster.Snapshot
 	// leftOut are the logged entries of peers.left.
-	leftOut     map[leftOut]bool
-	families    [2]*family
-	filter      *overlay.Filter
-	files       files
-	socket      *process.Socket
-	fileMonitor *fileMonitor
-	install     *installation
-	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was
-	// logged for debugging only, because the agent was starting.
-	reason string
-	// warned are the last logged warnings.
-	warned   []string
-	quiet    bool
-	started  time.Time
-	wasReady bool
+	leftOut map[leftOut]bool
+	started time.Time
 }
 
 // run is the loop of the agent. Every event leads to a full comparison of the desired with the
@@ -124,7 +85,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-ctx.Done():
 		case <-a.updates.Changes():
 			a.applyUpdate(a.updates.Take())
-		case r := <-a.acquired:
+		case r := <-a.publisher.acquired:
 			a.setOwn(ctx, r)
 		case <-links.Changes():
 			a.readLinks(ctx)
@@ -135,8 +96,8 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.egress.keeper.Changes():
 		case <-a.policiesKnown:
 			a.policiesKnown = nil
-		case <-a.fileMonitor.changes():
-			a.install.hasPlugins, a.install.hasNetwork = false, false
+		case <-a.reporter.fileMonitor.changes():
+			a.reporter.install.hasPlugins, a.reporter.install.hasNetwork = false, false
 		case <-idle:
 			debug.FreeOSMemory()
 			a.freeMemory = false
@@ -160,8 +121,8 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 // may have been lost. It returns true if the registry must be opened again.
 func (a *agent) resync(ctx context.Context) (again bool) {
 	a.readLinks(ctx)
-	a.unsaved = true // the last save may have failed
-	a.install.hasNetwork = false
+	a.recaller.unsaved = true // the last save may have failed
+	a.reporter.install.hasNetwork = false
 	a.countDatagrams()
 	if a.key != (overlay.Secret{}) {
 		if err := a.loadKey(ctx); err != nil { // 'agent rotate-key' may have run
@@ -220,7 +181,8 @@ func (a *agent) applyUpdate(n cluster.Update) {
 		own = a.own.Name
 	}
 	a.overrides = n.Snapshot.Overrides
-	a.freeMemory, a.unsaved, a.fromMemory, a.saved = true, true, false, nil
+	a.freeMemory, a.fromMemory = true, false
+	a.recaller.unsaved, a.recaller.saved = true, nil
 	a.snapshot = keepLastGood(a.snapshot, n.Snapshot, own)
 	if a.registry.config != nil {
 		a.setConfig(a.registry.config)
@@ -254,7 +216,7 @@ func (a *agent) setConfig(c *cluster.Config) {
 	}
 	a.configErr = err
 	if err == nil && (a.config == nil || *a.config != *c) {
-		a.config, a.peers = c, nil
+		a.config = c
 	}
 }
 
@@ -301,20 +263,12 @@ func hasAddress(links []netops.HostLink, addr netip.Addr) bool {
 // the longest time to wait until the next call.
 func (a *agent) reconcile(ctx context.Context) time.Duration {
 	a.recall(ctx)
-	faults := a.prepare(ctx)
-	switch {
-	case len(faults) > 0:
-	case a.fromMemory:
-		faults = a.ownFaults()
-	default:
-		a.resolveMACConflict(ctx)
-		a.chooseMACs(ctx)
-		a.requestPublish()
-		faults = a.ownFaults()
-	}
-	next := resyncInterval
-	if a.own != nil && a.config != nil && a.underlay.link != "" {
-		failed := a.program(ctx, &next)
+	a.readSaved(ctx)
+	d := a.decide(a.routeLink)
+	a.adopt(ctx, &d)
+	faults, next := d.faults, resyncInterval
+	if d.programs {
+		failed := a.program(ctx, &d, &next)
 		if faults = append(faults, failed...); len(failed) == 0 && !a.received.IsZero() {
 			a.counters.addProgramming(time.Since(a.received))
 			a.received = time.Time{}
@@ -323,35 +277,55 @@ func (a *agent) reconcile(ctx context.Context) time.Duration {
 	a.publishState(ctx, faults)
 	a.setEgressView(ctx)
 	a.remember()
-	if a.quiet {
+	if a.reporter.quiet {
 		next = min(next, time.Until(a.started.Add(startTime)))
 	}
 	return next
 }
 
-// prepare checks the configuration and selects the underlay. A fault keeps new pods from being
-// attached. Existing connections continue.
-func (a *agent) prepare(ctx context.Context) (faults []error) {
-	if err := a.inputFault(); err != nil {
-		return []error{err}
-	}
-	if a.key == (overlay.Secret{}) && a.config.Backend.Type == backendWireGuard {
-		if err := a.loadKey(ctx); err != nil {
-			return []error{err}
+// readSaved reads what the next decision needs of keep.db, and has random MAC addresses ready for it.
+func (a *agent) readSaved(ctx context.Context) {
+	for i, mac := range a.spareMACs {
+		if mac == "" {
+			a.spareMACs[i] = newMAC()
 		}
 	}
-	u, err := a.chooseUnderlay(a.config, a.routeLink)
-	if err != nil {
-		return []error{err} // the last underlay stays in force
+	if a.config != nil && a.config.Backend.Type == backendWireGuard && a.key == (overlay.Secret{}) {
+		a.keyErr = a.loadKey(ctx)
 	}
-	if u != a.underlay {
+	if a.needsMAC(false) || a.needsMAC(true) {
+		a.savedMACs = a.memory.load(ctx).MACs
+	}
+}
+
+// adopt takes over the choices of a decision, saves its new MAC addresses, and requests that this node is published.
+func (a *agent) adopt(ctx context.Context, d *decision) {
+	before := a.choices
+	a.choices = d.choices
+	if u := &a.underlay; *u != before.underlay {
+		a.recaller.unsaved = true
 		a.log.Info("underlay", "interface", u.link, "mtu", u.mtu, "ipv4", u.local4, "ipv6", u.local6)
-		a.underlay, a.unsaved = u, true
 	}
-	if err := a.carrierFault(u.link); err != nil {
-		return []error{err}
+	for _, m := range d.macs {
+		if m.other != nil {
+			a.log.Warn("another node has the same VTEP MAC address: this node changes its own", "node", m.other.Name, "mac", m.mac)
+		}
+		a.memory.save(ctx, func(r *remembered) {
+			if r.MACs == nil {
+				r.MACs = map[string]string{}
+			}
+			r.MACs[m.device] = m.mac
+		})
 	}
-	return nil
+	if d.altered {
+		a.log.Info("the registry's record of this node differs from the published one", "node", a.own.Name, "listed", a.ownRecord() != nil)
+	}
+	if d.publish != nil {
+		sendLatest(a.publisher.asked, *d.publish)
+	}
+	if a.peers != before.peers {
+		a.logLeftOut()
+	}
 }
 
 // keepLastGood returns the next snapshot. It takes the previous record of each other node whose

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"fmt"
 	"net"
@@ -61,53 +60,60 @@ func podMTU(config *cluster.Config, underlay int, v6 bool) (int, error) {
 	return left, nil
 }
 
-// chooseMAC chooses the MAC address of one family's VTEP, if it is not chosen yet. Sources, in this order: the remembered
+// macChoice is a new MAC address of a device. other is the node that has the former one, if that is the reason.
+type macChoice struct {
+	device, mac string
+	other       *cluster.Node
+}
+
+// needsMAC reports whether the MAC address of a family's VTEP is not chosen yet.
+func (k *knowledge) needsMAC(v6 bool) bool {
+	return k.enabled(v6) && k.config.Backend.Type == backendVXLAN && k.macs[deviceName(k.config.Backend.VNI, v6)] == ""
+}
+
+// chooseMAC chooses the MAC address of one family's VTEP, if it is not chosen yet. Sources, in this order: the saved
 // address, the existing device, this node's record, a new random address. The address must stay the
 // same, because peers have it in their neighbour tables.
-func (a *agent) chooseMAC(ctx context.Context, v6 bool) {
-	device := deviceName(a.config.Backend.VNI, v6)
-	if _, ok := a.macs[device]; ok {
-		return
+func (k *knowledge) chooseMAC(v6 bool) (all []macChoice) {
+	if !k.needsMAC(v6) || k.underlay.link == "" {
+		return nil
 	}
-	mac := a.memory.load(ctx).MACs[device]
-	switch other := a.nodeWithSameMAC(mac, v6); {
+	device := deviceName(k.config.Backend.VNI, v6)
+	mac := k.savedMACs[device]
+	switch other := k.nodeWithSameMAC(mac, v6); {
 	case other != nil:
-		a.changeMAC(ctx, device, other)
+		return k.setMAC(device, k.spareMAC(v6), other)
 	case isUnicast(mac):
-		a.macs[device] = mac
-	default:
-		a.keepMAC(ctx, device, a.formerMAC(device, v6))
+		k.setMAC(device, mac, nil)
+		return nil // it is saved
 	}
+	mac = k.formerMAC(device, v6)
+	if mac == "" {
+		mac = k.spareMAC(v6)
+	}
+	return k.setMAC(device, mac, nil)
 }
 
-// chooseMACs chooses the MAC addresses of the VTEPs that the configuration needs.
-func (a *agent) chooseMACs(ctx context.Context) {
-	if a.config.Backend.Type != backendVXLAN {
-		return
-	}
-	for _, v6 := range []bool{false, true} {
-		if a.enabled(v6) {
-			a.chooseMAC(ctx, v6)
+// setMAC sets the MAC address of a device. It returns what is to be saved.
+func (k *knowledge) setMAC(device, mac string, other *cluster.Node) []macChoice {
+	all := map[string]string{device: mac}
+	for name, mac := range k.macs {
+		if name != device {
+			all[name] = mac
 		}
 	}
+	k.macs = all
+	return []macChoice{{device, mac, other}}
 }
 
-// keepMAC sets and remembers the MAC address of a device.
-func (a *agent) keepMAC(ctx context.Context, device, mac string) {
-	a.macs[device] = mac
-	a.memory.save(ctx, func(r *remembered) {
-		if r.MACs == nil {
-			r.MACs = map[string]string{}
-		}
-		r.MACs[device] = mac
-	})
-}
-
-// changeMAC gives a device a new MAC address, because another node uses the old one.
-func (a *agent) changeMAC(ctx context.Context, device string, other *cluster.Node) {
-	mac := newMAC()
-	a.log.Warn("another node has the same VTEP MAC address: this node changes its own", "node", other.Name, "mac", mac)
-	a.keepMAC(ctx, device, mac)
+// spareMAC takes the random MAC address for a family.
+func (k *knowledge) spareMAC(v6 bool) (mac string) {
+	spare := &k.spareMACs[0]
+	if v6 {
+		spare = &k.spareMACs[1]
+	}
+	mac, *spare = *spare, ""
+	return mac
 }
 
 // nodeWithSameMAC returns another node whose VTEP has this node's MAC address, or nil. That happens
@@ -130,37 +136,38 @@ func (k *knowledge) nodeWithSameMAC(mac string, v6 bool) *cluster.Node {
 // resolveMACConflict changes the MAC address of a VTEP if another node has the same one. Copies of
 // one machine that start at the same moment do not see each other's records. The node with the
 // higher public address changes its MAC.
-func (a *agent) resolveMACConflict(ctx context.Context) {
-	if a.own == nil || a.macChecked == a.snapshot || a.config.Backend.Type != backendVXLAN {
-		return
+func (k *knowledge) resolveMACConflict() (all []macChoice) {
+	if k.own == nil || k.macChecked == k.snapshot || k.config.Backend.Type != backendVXLAN {
+		return nil
 	}
-	a.macChecked = a.snapshot
+	k.macChecked = k.snapshot
 	for _, v6 := range []bool{false, true} {
-		device := deviceName(a.config.Backend.VNI, v6)
-		other := a.nodeWithSameMAC(a.macs[device], v6)
+		device := deviceName(k.config.Backend.VNI, v6)
+		other := k.nodeWithSameMAC(k.macs[device], v6)
 		if other == nil {
 			continue
 		}
 		public, _ := other.Family(v6)
-		_, own := a.underlay.family(v6)
+		_, own := k.underlay.family(v6)
 		if own.Compare(public) > 0 {
-			a.changeMAC(ctx, device, other)
+			all = append(all, k.setMAC(device, k.spareMAC(v6), other)...)
 		}
 	}
+	return all
 }
 
-// formerMAC returns the VTEP's MAC address that other programs know, or a new one.
-func (a *agent) formerMAC(device string, v6 bool) string {
-	if i := slices.IndexFunc(a.links, func(l netops.HostLink) bool { return l.Name == device && l.Kind == "vxlan" }); i >= 0 && isUnicast(a.links[i].MAC) {
-		return a.links[i].MAC
+// formerMAC returns the VTEP's MAC address that other programs know, or "".
+func (k *knowledge) formerMAC(device string, v6 bool) string {
+	if i := slices.IndexFunc(k.links, func(l netops.HostLink) bool { return l.Name == device && l.Kind == "vxlan" }); i >= 0 && isUnicast(k.links[i].MAC) {
+		return k.links[i].MAC
 	}
-	if n := a.ownRecord(); n != nil {
+	if n := k.ownRecord(); n != nil {
 		_, data := n.Family(v6)
-		if v, err := cluster.ParseVTEP(data); err == nil && v.Is(a.config.Backend.VNI) {
+		if v, err := cluster.ParseVTEP(data); err == nil && v.Is(k.config.Backend.VNI) {
 			return v.MAC.String()
 		}
 	}
-	return newMAC()
+	return ""
 }
 
 // newMAC returns a random, locally administered MAC address (IEEE 802).

@@ -14,7 +14,7 @@ func TestSameMAC(t *testing.T) {
 	ip := netip.MustParseAddr
 	k := &knowledge{
 		self: identity{node: "copy"}, config: &cluster.Config{Backend: cluster.Backend{VNI: 1}},
-		underlay: underlay{public4: ip("192.0.2.2"), public6: ip("2001:db8::2")},
+		choices: choices{underlay: underlay{public4: ip("192.0.2.2"), public6: ip("2001:db8::2")}},
 	}
 	for _, c := range []struct {
 		name string

@@ -12,30 +12,42 @@ import (
 	"github.com/cnibox/cnibox/roles/call/attachment"
 )
 
-// removeFormerGateways removes addresses in other nodes' pod networks from the bridges that cnibox
-// made. A bridge has such an address if the other node's network belonged to this node before. Then
-// this node does not reach the other node's pods. An address of another program is returned as an
-// error.
-func (a *agent) removeFormerGateways(ctx context.Context) error {
+// formerAddress is an address of a bridge that cnibox made, in the pod network of another node.
+type formerAddress struct {
+	link, node string
+	address    netip.Prefix
+}
+
+// formerAddresses returns addresses in other nodes' pod networks of the bridges that cnibox made. A bridge has one if the other
+// node's network belonged to this node before. Then this node does not reach the other node's pods. An address of another
+// program is returned as an error. The devices of the overlay are left out.
+func (k *knowledge) formerAddresses(devices ...*overlay.VTEP) (all []formerAddress, err error) {
 	var errs []error
-	for i := range a.links {
-		l := &a.links[i]
-		if l.Loopback || slices.ContainsFunc(a.families[:], func(f *family) bool { return f.spec.Device != nil && f.spec.Device.Name == l.Name }) {
+	for i := range k.links {
+		l := &k.links[i]
+		if l.Loopback || slices.ContainsFunc(devices, func(v *overlay.VTEP) bool { return v != nil && v.Name == l.Name }) {
 			continue
 		}
 		for _, addr := range l.Addresses {
-			p := a.peerOf(addr.Prefix.Addr())
-			if p == nil {
-				continue
-			}
-			if l.Alias != attachment.SharedAlias {
+			switch p := k.peerOf(addr.Prefix.Addr()); {
+			case p == nil:
+			case l.Alias == attachment.SharedAlias:
+				all = append(all, formerAddress{l.Name, p.Name, addr.Prefix})
+			default:
 				errs = append(errs, fmt.Errorf("interface %q has address %s of the pod network of node %q: delete the address", l.Name, addr.Prefix, p.Name))
-				continue
 			}
-			a.log.Warn("a bridge has an address of another node's pod network: it is removed", "interface", l.Name, "address", addr.Prefix, "node", p.Name)
-			former := &netops.Addr{In: netops.Host, Shared: true, Link: l.Name, Address: addr.Prefix}
-			errs = append(errs, a.host.Net.Undo(ctx, attachment.Inverses([]netops.Object{former}), nil))
 		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// removeFormer removes the former addresses.
+func (a *agent) removeFormer(ctx context.Context, all []formerAddress) error {
+	var errs []error
+	for _, f := range all {
+		a.log.Warn("a bridge has an address of another node's pod network: it is removed", "interface", f.link, "address", f.address, "node", f.node)
+		former := &netops.Addr{In: netops.Host, Shared: true, Link: f.link, Address: f.address}
+		errs = append(errs, a.host.Net.Undo(ctx, attachment.Inverses([]netops.Object{former}), nil))
 	}
 	return errors.Join(errs...)
 }

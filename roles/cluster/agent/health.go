@@ -19,14 +19,14 @@ func (a *agent) health() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", process.Metrics(a.writeMetrics))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if idle := time.Since(a.current.Load().finished); idle > loopTimeout {
+		if idle := time.Since(a.reporter.current.Load().finished); idle > loopTimeout {
 			process.AnswerText(w, false, fmt.Sprintf("the agent's loop did not run for %s", idle.Round(time.Second)))
 			return
 		}
 		process.AnswerText(w, true, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		s := a.current.Load()
+		s := a.reporter.current.Load()
 		if !s.Ready {
 			process.AnswerText(w, false, "not ready: "+s.Reason)
 			return
@@ -34,7 +34,7 @@ func (a *agent) health() http.Handler {
 		process.AnswerText(w, true, fmt.Sprintf("ready: %d of %d peers", s.Peers.Programmed, s.Peers.Wanted))
 	})
 	mux.HandleFunc("GET /peersz", func(w http.ResponseWriter, _ *http.Request) {
-		s := a.current.Load()
+		s := a.reporter.current.Load()
 		text := fmt.Sprintf("%d of %d peers programmed", s.Peers.Programmed, s.Peers.Wanted)
 		if s.RegistryError != "" {
 			text += "; the registry cannot be read: " + s.RegistryError

@@ -107,10 +107,3 @@ func (i *installation) removePlugins(report func(plugindir.Change)) error {
 	}
 	return d.Remove(names, report)
 }
-
-// logChange logs a change of the plugins or the network.
-func (a *agent) logChange(c plugindir.Change) {
-	if c.Action != "kept" {
-		a.log.Info("installation: "+c.Action, "name", c.Name, "replaces", c.Replaces)
-	}
-}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,9 +11,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// knowledge is what the agent has read and what it has chosen before. The loop writes it. The methods of knowledge
-// decide what this node publishes and programs. They read no file, registry or kernel, and write nothing but the
-// addresses that peers.gateways computes once.
+// knowledge is what the agent has read, and what it has decided before. The loop writes it. From it alone decide says what this node
+// publishes and programs.
 type knowledge struct {
 	set  *settings
 	self identity
@@ -36,26 +36,55 @@ type knowledge struct {
 	links   []netops.HostLink
 	linkErr error
 
-	// underlay is the last valid one, and peers are those of the snapshot.
-	underlay underlay
-	peers    *peers
-
-	// macs are the MAC addresses of the VTEPs by the name of the device. key is this node's private key of
-	// WireGuard. It is zero before the first use of this backend.
-	macs map[string]string
-	key  overlay.Secret
+	// savedMACs are the MAC addresses of VTEPs, by device, that keep.db had when one was needed. key is this node's private key of
+	// WireGuard, which is zero before the first use of this backend. keyErr is why it could not be read.
+	savedMACs map[string]string
+	key       overlay.Secret
+	keyErr    error
 	// devices are the devices of IPv4 and IPv6.
 	devices [2]device
+
+	choices
 }
 
-// identity is what decides which records of the registry are this node's. See registryClient.
+// choices are what a decision must not choose anew each time. Each decision has those for the next one.
+type choices struct {
+	// underlay is the last valid one.
+	underlay underlay
+	// macs are the MAC addresses of the VTEPs by device. The map does not change. spareMACs are for a VTEP of each family that needs a
+	// random one. macChecked is the last snapshot that was searched for nodes with the same address.
+	macs       map[string]string
+	spareMACs  [2]string
+	macChecked *cluster.Snapshot
+	// peers were chosen from peersFrom. known is the memory of choosePeers.
+	peers     *peers
+	peersFrom peersFrom
+	known     *verdicts
+	// requested is the last record whose publication was requested. checked is the last snapshot that was compared with own: each
+	// snapshot leads to one new request at most.
+	requested *publishRequest
+	checked   *cluster.Snapshot
+}
+
+// peersFrom is what peers are chosen from.
+type peersFrom struct {
+	snapshot *cluster.Snapshot
+	config   *cluster.Config
+	own      *cluster.Node
+}
+
+// identity is what decides which records of the registry are this node's, and what they can ask for. See registryClient.
 type identity struct {
 	node      string
 	anonymous bool
 	owner     *cluster.Owner
+	// assigned is true if the registry chooses the pod networks.
+	assigned bool
 }
 
-func (c *registryClient) identity() identity { return identity{c.node, c.anonymous, c.owner} }
+func (c *registryClient) identity() identity {
+	return identity{c.node, c.anonymous, c.owner, c.assignsCIDRs}
+}
 
 // device is what was learned when a family was programmed last.
 type device struct {
@@ -91,8 +120,18 @@ func (k *knowledge) inputFault() error {
 		return errors.New("the registry has not answered yet")
 	case k.config == nil:
 		return k.configErr
+	case k.linkErr != nil:
+		return k.linkErr
 	}
-	return k.linkErr
+	return k.keyFault()
+}
+
+// keyFault returns why the private key of WireGuard is missing, if it is needed.
+func (k *knowledge) keyFault() error {
+	if k.config.Backend.Type != backendWireGuard || k.key != (overlay.Secret{}) {
+		return nil
+	}
+	return cmp.Or(k.keyErr, errors.New("this node has no WireGuard key"))
 }
 
 // carrierFault returns a fault if the interface to the other nodes cannot send.

@@ -68,7 +68,7 @@ func (c *counters) addCollected(n int) {
 
 // writeMetrics writes the metrics of the agent and of the node's state.
 func (a *agent) writeMetrics(ctx context.Context, w *metrics.Writer) {
-	s := a.current.Load()
+	s := a.reporter.current.Load()
 	w.Gauge("cnibox_build_info", "Always 1.", "version").Add(1, a.host.Program)
 	w.Gauge("cnibox_agent_ready", "1 if pods can be attached, else 0.").Add(oneIf(s.Ready))
 	perFamily := func(f metrics.Family, value func(*overlay.Report) int) {

@@ -28,7 +28,7 @@ func families(t *testing.T) []metrics.Family {
 	a := &agent{policies: &keeper.Keeper{}, egress: egressPart{keeper: &egress.Keeper{}}, host: &roles.Host{Program: "v1", Log: slog.New(slog.DiscardHandler), Store: store.New(store.Options{
 		RunDir: t.TempDir(), BootID: "11111111-2222-3333-4444-555555555555",
 	})}}
-	a.current.Store(&agentState{})
+	a.reporter.current.Store(&agentState{})
 	w := &metrics.Writer{}
 	a.writeMetrics(t.Context(), w)
 	return w.Families()

@@ -140,7 +140,7 @@ func (a *agent) probePeers(ctx context.Context) {
 			return
 		case <-time.After(probeInterval*3/4 + rand.N(probeInterval/2)):
 		}
-		s := a.current.Load()
+		s := a.reporter.current.Load()
 		for i, f := range []*familySummary{s.IPv4, s.IPv6} {
 			if s.Backend != backendVXLAN || f == nil || s.overlays[i] == nil {
 				a.answers.keep(i, nil)

@@ -20,6 +20,8 @@ type family struct {
 	err    error
 	// mtu is the MTU of pods.
 	mtu int
+	// nat is what the packet filter has of the family, or nil.
+	nat *overlay.NAT
 	// tried is true after every peer was tried once.
 	tried bool
 	// repaired is the time of the last logged repair.
@@ -47,20 +49,14 @@ const (
 	retryMost  = 30 * time.Second
 )
 
-// program applies the desired state to the kernel, family by family. It lowers next to the delay
-// until the next attempt.
-func (a *agent) program(ctx context.Context, next *time.Duration) (faults []error) {
-	if a.peers == nil || a.peersFrom != a.snapshot {
-		a.peers, a.peersFrom = choosePeers(a.snapshot, a.config, a.own, &a.known), a.snapshot
-		a.logLeftOut()
+// program applies a decision to the kernel, family by family. It lowers next to the delay until the next attempt.
+func (a *agent) program(ctx context.Context, d *decision, next *time.Duration) (faults []error) {
+	if d.peers.conflict != nil {
+		faults = append(faults, d.peers.conflict)
 	}
-	if a.peers.conflict != nil {
-		faults = append(faults, a.peers.conflict)
-	}
-	a.chooseMACs(ctx)
 	mtu := a.underlayMTU()
 	for i, v6 := range []bool{false, true} {
-		err := a.programFamily(ctx, a.families[i], v6)
+		err := a.programFamily(ctx, a.families[i], &d.families[i], v6)
 		if err == nil {
 			f := a.families[i]
 			f.after = 0
@@ -78,7 +74,7 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 	if a.underlayMTU() != mtu {
 		*next = 0 // the routes to the peers use other interfaces
 	}
-	a.formerErr = a.removeFormerGateways(ctx)
+	a.formerErr = errors.Join(d.formerErr, a.removeFormer(ctx, d.former))
 	for _, f := range a.families {
 		if at := f.report.RetryAt; f.err == nil && !at.IsZero() {
 			*next = min(*next, max(time.Until(at), time.Millisecond))
@@ -119,12 +115,14 @@ func (a *agent) logLeftOut() {
 }
 
 // programFamily applies one family. It removes the objects of a disabled family that a former agent
-// left.
-func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err error) {
+// left. Until then the rules of its packet filter stay.
+func (a *agent) programFamily(ctx context.Context, f *family, want *familyDecision, v6 bool) (err error) {
 	defer func() { f.err = err; a.counters.addError(err) }()
-	_, on := a.config.Family(v6)
+	if want.on {
+		f.nat = want.nat
+	}
 	if f.overlay == nil {
-		if f.off && !on {
+		if f.off && !want.on {
 			return nil
 		}
 		f.overlay, err = overlay.Open(a.host.Net, overlay.Options{IPv6: v6}) //nolint:contextcheck // it listens until Close
@@ -132,7 +130,7 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 			return err
 		}
 	}
-	if !on {
+	if !want.on {
 		if err := f.overlay.Remove(ctx); err != nil {
 			return err
 		}
@@ -140,10 +138,9 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 		*f, *a.device(v6) = family{off: true}, device{}
 		return err
 	}
-	f.off = false
-	f.spec, f.mtu, err = a.spec(v6)
-	if err != nil {
-		return err
+	f.off, f.spec, f.mtu = false, want.spec, want.mtu
+	if want.err != nil {
+		return want.err
 	}
 	losses := f.report.Losses
 	f.report, err = f.overlay.Apply(ctx, f.spec)
@@ -163,22 +160,26 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 	return nil
 }
 
-// spec returns the desired state of one family and the MTU of pods.
+// spec returns the desired state of one family and the MTU of pods. Its tunnel device is complete also after an error, for the packet
+// filter.
 func (k *knowledge) spec(v6 bool) (overlay.Spec, int, error) {
 	network, _ := k.config.Family(v6)
 	spec := overlay.Spec{Network: network, Peers: k.peers.family(v6), Prune: !k.fromMemory}
 	subnet, ok := k.own.PodCIDR(v6)
-	switch {
-	case !ok:
+	if !ok {
 		return spec, 0, errors.New("this node has no pod network")
-	case !network.Contains(subnet.Addr()) || subnet.Bits() <= network.Bits():
-		return spec, 0, fmt.Errorf("this node's pod network %s is not within %s", subnet, network)
 	}
 	mtu, err := podMTU(k.config, k.underlayMTU(), v6)
-	if err != nil {
+	spec.Device = k.vtep(subnet, network, mtu)
+	switch {
+	case !network.Contains(subnet.Addr()) || subnet.Bits() <= network.Bits():
+		return spec, 0, fmt.Errorf("this node's pod network %s is not within %s", subnet, network)
+	case err != nil:
 		return spec, 0, err
 	}
-	spec.Device = k.vtep(subnet, network, mtu)
+	if err := k.keyFault(); err != nil {
+		return spec, 0, err
+	}
 	if k.config.Backend.Type == backendWireGuard {
 		spec.Nodes = k.nodeAddresses(v6)
 	}
@@ -188,27 +189,23 @@ func (k *knowledge) spec(v6 bool) (overlay.Spec, int, error) {
 // filterTraffic applies the packet filter rules.
 func (a *agent) filterTraffic(ctx context.Context) error {
 	var all []overlay.NAT
-	for i, v6 := range []bool{false, true} {
-		f := a.families[i]
-		if f.off || f.overlay == nil {
-			continue
-		}
-		if nat, ok := a.nat(v6, f.spec.Device); ok {
-			all = append(all, nat)
+	for _, f := range a.families {
+		if f.nat != nil {
+			all = append(all, *f.nat)
 		}
 	}
 	return a.filter.Ensure(ctx, all)
 }
 
-// nat returns the packet filter's rules of one family, whose tunnel device is nil for host-gw. It returns false if this
+// nat returns the packet filter's rules of one family, whose tunnel device is nil for host-gw. It returns nil if this
 // node has no pod network of the family.
-func (k *knowledge) nat(v6 bool, tunnel *overlay.VTEP) (overlay.NAT, bool) {
+func (k *knowledge) nat(v6 bool, tunnel *overlay.VTEP) *overlay.NAT {
 	subnet, ok := k.own.PodCIDR(v6)
 	if !ok {
-		return overlay.NAT{}, false
+		return nil
 	}
 	network, _ := k.config.Family(v6)
-	nat := overlay.NAT{Network: network, Subnet: subnet, Masquerade: k.set.ipMasq, KeepPorts: k.set.keepPorts, Forward: k.set.forward}
+	nat := &overlay.NAT{Network: network, Subnet: subnet, Masquerade: k.set.ipMasq, KeepPorts: k.set.keepPorts, Forward: k.set.forward}
 	for _, p := range k.set.exceptions {
 		if p.Addr().Is6() == v6 {
 			nat.Exceptions = append(nat.Exceptions, p)
@@ -222,7 +219,7 @@ func (k *knowledge) nat(v6 bool, tunnel *overlay.VTEP) (overlay.NAT, bool) {
 	if tunnel != nil && k.config.Backend.Type == backendWireGuard {
 		nat.Encrypted, nat.Local = tunnel.Name, k.localNetworks(nat.Network)
 	}
-	return nat, true
+	return nat
 }
 
 // localNetworks returns the parts of a pod network that interfaces of this node are in. After a change of its pod network

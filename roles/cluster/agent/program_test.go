@@ -26,8 +26,10 @@ func TestFailedRotation(t *testing.T) {
 	a := newAgent(&roles.Host{Net: n, Store: store.New(store.Options{}), Log: slog.New(slog.DiscardHandler)}, &settings{})
 	a.devices[0].key, a.devices[1].key, a.key, a.filter = old, old, overlay.Secret{16}, filter
 	a.config, a.own, a.snapshot = &cluster.Config{EnableIPv4: true, EnableIPv6: true}, &cluster.Node{}, &cluster.Snapshot{}
-	next := time.Hour
-	if faults := a.program(t.Context(), &next); len(faults) != 2 {
+	a.underlay.link = "eth0"
+	d, next := a.decide(a.routeLink), time.Hour
+	a.adopt(t.Context(), &d)
+	if faults := a.program(t.Context(), &d, &next); len(faults) != 2 {
 		t.Fatal(faults)
 	}
 	defer a.closeFamilies()

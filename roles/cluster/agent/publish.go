@@ -4,11 +4,60 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/cnibox/cnibox/store/cluster"
 )
+
+// publisher writes to the registry what the loop asks it to write. The loop does not wait for it.
+type publisher struct {
+	// asked requests that this node is published. ready requests that the registry learns that the pod network works. acquired
+	// carries the results of publishing.
+	asked    chan publishRequest
+	ready    chan struct{}
+	acquired chan acquisition
+	// announced is the loop's. It is true after a request that the registry learns that the pod network works.
+	announced bool
+}
+
+func newPublisher() publisher {
+	return publisher{asked: make(chan publishRequest, 1), ready: make(chan struct{}, 1), acquired: make(chan acquisition)}
+}
+
+// acquisition is the result of publishing this node.
+type acquisition struct {
+	node cluster.Node
+	err  error
+}
+
+// run writes until ctx ends.
+func (p *publisher) run(ctx context.Context, registry *registryClient, log *slog.Logger) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() {
+		retryLatest(ctx, p.asked, publishRequest.same, func(ctx context.Context, want publishRequest) error {
+			got, err := registry.Acquire(ctx, want.node)
+			select {
+			case p.acquired <- acquisition{got, err}:
+			case <-ctx.Done():
+			}
+			return err
+		})
+	})
+	if registry.skipReady {
+		return
+	}
+	retryLatest(ctx, p.ready, func(a, b struct{}) bool { return a == b }, func(ctx context.Context, _ struct{}) error {
+		err := registry.Ready(ctx)
+		if err != nil && ctx.Err() == nil {
+			log.Warn("cannot inform the registry that the pod network works", "error", err)
+		}
+		return err
+	})
+}
 
 // publishRequest is a record that the loop asks to publish, and the configuration at that time. After another
 // configuration the registry may accept what it refused before.
@@ -24,31 +73,28 @@ func (r publishRequest) same(o publishRequest) bool {
 	return r.node.Same(&o.node) && r.config == o.config && r.configErr == o.configErr
 }
 
-// requestPublish requests that this node's record is published, if the record changed or the
-// registry shows a different one.
-func (a *agent) requestPublish() {
-	want := publishRequest{node: a.buildRecord(), config: *a.config}
-	if a.configErr != nil {
-		want.configErr = a.configErr.Error()
+// publication returns the request to publish this node's record if the record changed or the registry shows a different one, which
+// altered reports.
+func (k *knowledge) publication() (ask *publishRequest, altered bool) {
+	want := publishRequest{node: k.buildRecord(), config: *k.config}
+	if k.configErr != nil {
+		want.configErr = k.configErr.Error()
 	}
-	listed := a.ownRecord()
-	altered := a.own != nil && a.checked != a.snapshot && (listed == nil || !listed.Same(a.own))
-	if altered {
-		a.log.Info("the registry's record of this node differs from the published one", "node", a.own.Name, "listed", listed != nil)
-	}
+	listed := k.ownRecord()
+	altered = k.own != nil && k.checked != k.snapshot && (listed == nil || !listed.Same(k.own))
 	// After a denial, each new snapshot leads to one more attempt, because the pod network may be free.
-	denied := errors.Is(a.acquireErr, cluster.ErrNotAssigned) || errors.Is(a.acquireErr, cluster.ErrConflict)
-	denied = denied && a.checked != a.snapshot
-	a.checked = a.snapshot
-	if a.requested != nil && a.requested.same(want) && !altered && !denied {
-		return
+	denied := errors.Is(k.acquireErr, cluster.ErrNotAssigned) || errors.Is(k.acquireErr, cluster.ErrConflict)
+	denied = denied && k.checked != k.snapshot
+	k.checked = k.snapshot
+	if k.requested != nil && k.requested.same(want) && !altered && !denied {
+		return nil, altered
 	}
-	a.requested = &want
-	ask := want
-	if listed == nil && a.own != nil && !a.registry.assignsCIDRs && slices.IndexFunc(a.own.PodCIDRs, func(p netip.Prefix) bool { return !a.config.Fits(p) }) < 0 {
-		ask.node.PodCIDRs = a.own.PodCIDRs // the record was removed, so other nodes could take the pod networks
+	k.requested = &want
+	request := want
+	if listed == nil && k.own != nil && !k.self.assigned && slices.IndexFunc(k.own.PodCIDRs, func(p netip.Prefix) bool { return !k.config.Fits(p) }) < 0 {
+		request.node.PodCIDRs = k.own.PodCIDRs // the record was removed, so other nodes could take the pod networks
 	}
-	sendLatest(a.publish, ask)
+	return &request, altered
 }
 
 // buildRecord returns the record that this node publishes for the others.
@@ -84,7 +130,7 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 		})
 		a.log.Info("published", "node", r.node.Name, "podCIDRs", r.node.PodCIDRs, "publicIP", r.node.PublicIP, "publicIPv6", r.node.PublicIPv6)
 	}
-	a.own, a.peers, a.announced, a.unsaved = &r.node, nil, false, true
+	a.own, a.publisher.announced, a.recaller.unsaved = &r.node, false, true
 }
 
 // ownFaults returns the faults of the record that this node received.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -37,21 +38,31 @@ type clusterMemory struct {
 	Nodes     []*cluster.Node   `json:"nodes"`
 }
 
-// remember passes the state of the cluster to saveClusters if it changed.
+// recaller saves the state of the cluster, which a later agent recalls. The loop does not save, because keep.db may be locked and
+// the disk may be slow.
+type recaller struct {
+	host  *roles.Host
+	saves chan clusterMemory
+	// unsaved and saved are the loop's. unsaved is true if the state may have changed since it was sent to saves. saved is the state
+	// that a former agent saved, until it is used.
+	unsaved bool
+	saved   *clusterMemory
+}
+
+// remember has the state of the cluster saved if it changed.
 func (a *agent) remember() {
-	if !a.unsaved || a.own == nil || a.config == nil || a.fromMemory {
+	if !a.recaller.unsaved || a.own == nil || a.config == nil || a.fromMemory {
 		return
 	}
-	a.unsaved = false
-	sendLatest(a.saves, clusterMemory{
+	a.recaller.unsaved = false
+	sendLatest(a.recaller.saves, clusterMemory{
 		Registry: a.registry.name, Node: a.registry.node, Local4: a.underlay.local4, Local6: a.underlay.local6,
 		Config: a.config, Own: a.own, Overrides: a.overrides, Nodes: a.snapshot.Nodes,
 	})
 }
 
-// saveClusters saves each state that differs from the saved one, until ctx ends. The loop does not
-// save, because keep.db may be locked and the disk may be slow.
-func (a *agent) saveClusters(ctx context.Context) {
+// run saves each state that differs from the saved one, until ctx ends.
+func (r *recaller) run(ctx context.Context) {
 	var saved [sha256.Size]byte
 	var failure string
 	for {
@@ -59,7 +70,7 @@ func (a *agent) saveClusters(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case m = <-a.saves:
+		case m = <-r.saves:
 		}
 		select {
 		case <-ctx.Done():
@@ -67,7 +78,7 @@ func (a *agent) saveClusters(ctx context.Context) {
 		case <-time.After(time.Duration(len(m.Nodes)) * saveDelay):
 		}
 		select {
-		case m = <-a.saves: // the state has changed meanwhile
+		case m = <-r.saves: // the state has changed meanwhile
 		default:
 		}
 		m.Nodes = withoutAuthors(m.Nodes)
@@ -77,7 +88,7 @@ func (a *agent) saveClusters(ctx context.Context) {
 			continue
 		}
 		if err == nil {
-			err = a.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, clusterMark, raw) })
+			err = r.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, clusterMark, raw) })
 		}
 		if len(m.Nodes) >= manyNodes {
 			debug.FreeOSMemory()
@@ -86,7 +97,7 @@ func (a *agent) saveClusters(ctx context.Context) {
 			saved, failure = sum, ""
 		} else if text := err.Error(); ctx.Err() == nil && text != failure {
 			failure = text
-			a.log.Warn("cannot save the state of the cluster", "error", err)
+			r.host.Log.Warn("cannot save the state of the cluster", "error", err)
 		}
 	}
 }
@@ -108,10 +119,10 @@ func (a *agent) recall(ctx context.Context) {
 	if a.snapshot != nil || a.registryErr == nil && time.Since(a.started) < startTime {
 		return
 	}
-	if a.saved == nil {
-		a.saved = a.loadCluster(ctx)
+	if a.recaller.saved == nil {
+		a.recaller.saved = a.recaller.load(ctx, a.registry)
 	}
-	m := a.saved
+	m := a.recaller.saved
 	if m.Config == nil || m.Own == nil {
 		return
 	}
@@ -122,15 +133,14 @@ func (a *agent) recall(ctx context.Context) {
 		return
 	}
 	a.log.Warn("the registry does not answer: the agent maintains the state that it knew last", "nodes", len(m.Nodes))
-	a.fromMemory, a.saved = true, nil
+	a.fromMemory, a.recaller.saved = true, nil
 	a.config, a.own, a.overrides, a.snapshot = a.set.withFlags(m.Config), m.Own, m.Overrides, &cluster.Snapshot{Config: m.Config, Nodes: m.Nodes}
 }
 
-// loadCluster reads the saved state of the cluster. The result is empty if there is none of this
-// node in this registry.
-func (a *agent) loadCluster(ctx context.Context) *clusterMemory {
+// load reads the saved state of the cluster. The result is empty if there is none of this node in this registry.
+func (r *recaller) load(ctx context.Context, from *registryClient) *clusterMemory {
 	var m clusterMemory
-	err := a.host.Store.KeepView(ctx, func(tx *store.KeepTx) error {
+	err := r.host.Store.KeepView(ctx, func(tx *store.KeepTx) error {
 		raw, ok, err := tx.Marked(markKind, clusterMark)
 		if err != nil || !ok {
 			return err
@@ -138,14 +148,14 @@ func (a *agent) loadCluster(ctx context.Context) *clusterMemory {
 		return json.Unmarshal(raw, &m)
 	})
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		a.log.Warn("cannot read the saved state of the cluster", "error", err)
+		r.host.Log.Warn("cannot read the saved state of the cluster", "error", err)
 	}
-	if err != nil || m.Registry != a.registry.name || m.Node != a.registry.node {
+	if err != nil || m.Registry != from.name || m.Node != from.node {
 		return &clusterMemory{}
 	}
 	m.Nodes = slices.DeleteFunc(m.Nodes, func(n *cluster.Node) bool { return n == nil }) // JSON's null
-	if a.registry.config != nil {
-		m.Config = a.registry.config
+	if from.config != nil {
+		m.Config = from.config
 	}
 	return &m
 }

@@ -107,31 +107,3 @@ func retryLatest[T any](ctx context.Context, asked <-chan T, same func(a, b T) b
 		}
 	}
 }
-
-// acquisition is the result of publishing this node.
-type acquisition struct {
-	node cluster.Node
-	err  error
-}
-
-// acquire publishes this node and sends the result to the loop.
-func (a *agent) acquire(ctx context.Context, want publishRequest) error {
-	got, err := a.registry.Acquire(ctx, want.node)
-	select {
-	case a.acquired <- acquisition{got, err}:
-	case <-ctx.Done():
-	}
-	return err
-}
-
-// announce informs the registry that the node's pod network works.
-func (a *agent) announce(ctx context.Context, _ struct{}) error {
-	if a.registry.skipReady {
-		return nil
-	}
-	err := a.registry.Ready(ctx)
-	if err != nil && ctx.Err() == nil {
-		a.log.Warn("cannot inform the registry that the pod network works", "error", err)
-	}
-	return err
-}

@@ -73,26 +73,26 @@ func (s *settings) setDefaultPaths(run string) {
 
 // newAgent returns an agent without any state.
 func newAgent(h *roles.Host, set *settings) *agent {
-	a := &agent{
+	now := time.Now()
+	return &agent{
 		host: h, log: h.Log, memory: memory{h},
-		knowledge: knowledge{set: set, macs: map[string]string{}},
-		updates:   cluster.NewRelay(), acquired: make(chan acquisition),
-		publish: make(chan publishRequest, 1), ready: make(chan struct{}, 1), saves: make(chan clusterMemory, 1),
-		bridges:  make(chan struct{}, 1),
-		started:  time.Now(),
-		unread:   time.Now(),
-		counters: counters{repairs: map[string]int{}, errnos: map[string]int{}},
-		families: [2]*family{{}, {v6: true}},
-		install:  newInstallation(set, h.Executable),
-		files:    openFiles(set.overlayFile, set.subnetEnv, h.Store.BootID()),
+		knowledge: knowledge{set: set, choices: choices{known: &verdicts{}}},
+		updates:   cluster.NewRelay(),
+		publisher: newPublisher(),
+		recaller:  recaller{host: h, saves: make(chan clusterMemory, 1)},
+		reporter:  reporter{log: h.Log, started: now, install: newInstallation(set, h.Executable), files: openFiles(set.overlayFile, set.subnetEnv, h.Store.BootID())},
+		bridges:   make(chan struct{}, 1),
+		started:   now,
+		unread:    now,
+		counters:  counters{repairs: map[string]int{}, errnos: map[string]int{}},
+		families:  [2]*family{{}, {v6: true}},
 	}
-	return a
 }
 
 // serve runs an agent with the present flags and files. It returns true if the files changed.
 func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket) (again bool, err error) {
 	a := newAgent(h, set)
-	a.socket = s
+	a.reporter.socket = s
 	a.registry, err = set.open(ctx, h, set.withCurrentAddresses(ctx, h, a.memory.load(ctx)))
 	if err != nil {
 		return false, fmt.Errorf("open the registry: %w", err)
@@ -102,17 +102,17 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	a.ranges = newKeeper(ctx, h, a.registry, set)
 	a.countDatagrams()
 	a.countDatagrams() // as the older count too
-	a.current.Store(a.buildState(errors.New("starting")))
+	a.reporter.current.Store(a.buildState(errors.New("starting")))
 	a.filter, err = overlay.OpenFilter(h.Net) //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
-	a.fileMonitor, err = openFileMonitor(append(set.paths(), set.overlayFile, set.subnetEnv, set.socket)...)
+	a.reporter.fileMonitor, err = openFileMonitor(append(set.paths(), set.overlayFile, set.subnetEnv, set.socket)...)
 	if err != nil {
 		return false, err
 	}
-	defer a.fileMonitor.close()
+	defer a.reporter.fileMonitor.close()
 	links, err := h.Net.OpenLinkMonitor() //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return false, err
@@ -161,9 +161,8 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	if set.probe {
 		running.Go(func() { a.probePeers(ctx) })
 	}
-	running.Go(func() { a.saveClusters(ctx) })
-	running.Go(func() { retryLatest(ctx, a.publish, publishRequest.same, a.acquire) })
-	running.Go(func() { retryLatest(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })
+	running.Go(func() { a.recaller.run(ctx) })
+	running.Go(func() { a.publisher.run(ctx, a.registry, h.Log) })
 	h.Log.Info("the agent connects this node's pods with those of other nodes until it is stopped; 'cnibox agent status' shows them", "node", a.registry.node, "registry", a.registry.name)
 	return a.run(ctx, links), nil
 }

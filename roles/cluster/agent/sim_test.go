@@ -109,7 +109,7 @@ func (w *simWorld) start() {
 	w.table, w.listed, w.lost, w.knows = &cluster.Table{}, false, false, w.losses
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); w.a.saveClusters(ctx) }()
+	go func() { defer close(done); w.a.recaller.run(ctx) }()
 	w.stop = func() { cancel(); <-done }
 }
 
@@ -278,21 +278,18 @@ func (w *simWorld) reconcile() error {
 	ctx, a := context.Background(), w.a
 	a.applyUpdate(a.updates.Take())
 	a.recall(ctx)
-	if faults := a.prepare(ctx); a.snapshot == nil || a.config == nil || len(faults) > 0 {
-		return nil
-	}
-	if own := w.records[simOwn]; a.own == nil && !a.fromMemory && own.present {
+	d := a.decide(nil)
+	a.adopt(ctx, &d)
+	if own := w.records[simOwn]; d.publish != nil && own.present {
 		a.setOwn(ctx, acquisition{node: own.node})
+		d = a.decide(nil)
+		a.adopt(ctx, &d)
 	}
-	if a.own == nil {
+	if !d.programs {
 		return nil
 	}
-	if a.peers == nil || a.peersFrom != a.snapshot {
-		a.peers, a.peersFrom = choosePeers(a.snapshot, a.config, a.own, &a.known), a.snapshot
-	}
-	a.chooseMACs(ctx)
-	spec, _, err := a.spec(false)
-	if err != nil {
+	spec := d.families[0].spec
+	if err := d.families[0].err; err != nil {
 		return err
 	}
 	if spec.Prune {
@@ -429,7 +426,7 @@ func (w *simWorld) restart(saved bool) {
 	w.stop()
 	w.start()
 	former := map[netip.Prefix][]*cluster.Node{}
-	for _, n := range w.a.loadCluster(context.Background()).Nodes {
+	for _, n := range w.a.recaller.load(context.Background(), w.a.registry).Nodes {
 		former[n.PodCIDRs[0]] = append(former[n.PodCIDRs[0]], n)
 	}
 	for _, r := range w.records {

@@ -23,7 +23,7 @@ func TestSocket(t *testing.T) {
 	}
 	a := &agent{log: slog.New(slog.DiscardHandler)}
 	const many = 20_000 // more than fits into the socket's send buffer
-	a.current.Store(&agentState{left: make([]leftOut, many)})
+	a.reporter.current.Store(&agentState{left: make([]leftOut, many)})
 	ctx, stop := context.WithCancel(t.Context())
 	end := make(chan struct{})
 	go func() { defer close(end); s.Answer(ctx, a.log, a.writeStatus) }()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"time"
@@ -82,42 +81,18 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 		}
 	}
 	s := a.buildState(errors.Join(faults...))
-	if a.own != nil || !a.files.readyBefore {
-		if err := a.files.write(a.handOff(&s.summary), a.host.Now); err != nil {
+	if r := &a.reporter; a.own != nil || !r.files.readyBefore {
+		if err := r.files.write(a.handOff(&s.summary), a.host.Now); err != nil {
 			faults = append(faults, err)
 			s.Ready, s.Reason = false, errors.Join(faults...).Error()
 		}
 	}
-	if s.Ready {
-		if err := a.install.place(a.logChange); err != nil {
-			s.Ready, s.Reason = false, err.Error()
-		}
-	}
 	s.Warnings = a.warnings(ctx)
-	a.logWarnings(s.Warnings)
-	if err := a.socket.Open(); err != nil {
-		a.log.Warn("cannot reopen the status socket", "error", err)
-	}
-	a.fileMonitor.addWatches()
-	quiet := s.Reason != "" && !a.wasReady && time.Since(a.started) < startTime
-	if s.Reason != a.reason || a.quiet && !quiet {
-		level := slog.LevelWarn
-		if quiet {
-			level = slog.LevelInfo
-		}
-		a.reason, a.quiet = s.Reason, quiet
-		if s.Reason != "" {
-			a.log.Log(ctx, level, "there are faults", "ready", s.Ready, "reason", s.Reason)
-		} else {
-			a.log.Info("ready", "peers", s.Peers.Wanted)
-		}
-	}
-	a.current.Store(s) // store it before the registry and systemd are informed
-	a.wasReady = a.wasReady || s.Ready
-	if s.Ready && !a.announced {
-		a.announced = true
+	a.reporter.report(ctx, s) // before the registry and systemd are informed
+	if s.Ready && !a.publisher.announced {
+		a.publisher.announced = true
 		if !a.fromMemory { // the registry does not answer; setOwn leads to another announcement
-			sendLatest(a.ready, struct{}{})
+			sendLatest(a.publisher.ready, struct{}{})
 		}
 		notifySystemd(a.host)
 	}

@@ -92,7 +92,7 @@ func policyWarnings(k *keeper.Keeper) (texts []string) {
 
 // writeStatus writes one answer.
 func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
-	s := a.current.Load()
+	s := a.reporter.current.Load()
 	out, sum := json.NewEncoder(w), s.summary
 	sum.Checksums, sum.Unheard = a.checksumFault(s), a.answers.silent()
 	sum.Warnings = append(slices.Clip(sum.Warnings), policyWarnings(a.policies)...)

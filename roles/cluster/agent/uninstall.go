@@ -26,7 +26,7 @@ var errAttached = errors.New("pods are still attached: drain the node")
 // it reports that it is ready and waits for ctx, so that the rollout of a DaemonSet shows which nodes are
 // done.
 func uninstall(ctx context.Context, h *roles.Host, set *settings) error {
-	a := &agent{host: h, log: h.Log, knowledge: knowledge{set: set}, install: newInstallation(set, h.Executable)}
+	a := &agent{host: h, log: h.Log, knowledge: knowledge{set: set}, reporter: reporter{log: h.Log, install: newInstallation(set, h.Executable)}}
 	a.setUninstalled(errors.New("starting"))
 	if addr := set.healthAddr(); addr != "" {
 		end, err := a.serveHealth(ctx, addr)
@@ -62,7 +62,7 @@ func (a *agent) setUninstalled(err error) string {
 	if err != nil {
 		s.Reason = err.Error()
 	}
-	a.current.Store(s)
+	a.reporter.current.Store(s)
 	return s.Reason
 }
 
@@ -72,12 +72,12 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 	if err := noneAttached(ctx, a.host); err != nil {
 		return err
 	}
-	if err := a.install.removeNetwork(); err != nil {
+	if err := a.reporter.install.removeNetwork(); err != nil {
 		return err
 	}
 	if err := noneAttached(ctx, a.host); err != nil {
-		a.install.hasPlugins = true
-		return errors.Join(err, a.install.place(a.logChange))
+		a.reporter.install.hasPlugins = true
+		return errors.Join(err, a.reporter.install.place(a.reporter.logChange))
 	}
 	if r := &a.set.registry; r.kube || r.dir != "" || len(r.etcd.Endpoints) > 0 {
 		// A record of another machine with this node's name stays.
@@ -97,7 +97,7 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 	if err := a.set.removeLocks(); err != nil {
 		return err
 	}
-	return a.install.removePlugins(a.logChange)
+	return a.reporter.install.removePlugins(a.reporter.logChange)
 }
 
 // noneAttached returns errAttached with the pods that are attached. Those of other programs' plugins, such as flannel's before

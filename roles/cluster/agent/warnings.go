@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"slices"
-	"strings"
 )
 
 // warnings returns faults of the node's settings. They affect no peer. An example is forwarding that
@@ -28,17 +27,4 @@ func (a *agent) warnings(ctx context.Context) (texts []string) {
 	}
 	slices.Sort(texts)
 	return texts
-}
-
-// logWarnings logs the warnings when they change.
-func (a *agent) logWarnings(texts []string) {
-	if slices.Equal(texts, a.warned) {
-		return
-	}
-	a.warned = texts
-	if len(texts) > 0 {
-		a.log.Warn("settings of the node are incomplete", "reason", strings.Join(texts, "; "))
-	} else {
-		a.log.Info("settings of the node are complete")
-	}
 }

@@ -23,9 +23,9 @@ type options struct {
 	seed  uint64
 	count int
 	// limit is for all tests of one mutant.
-	limit   time.Duration
-	near    int
-	only    string
+	limit time.Duration
+	near  int
+	only  string
 	// all runs all tests with those that the near packages did not find, together.
 	all  bool
 	tags string
