@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/egress"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/netops/podfilter"
@@ -65,7 +67,7 @@ func (c failing) Err() error {
 func TestKeepersFail(t *testing.T) {
 	ctx := context.Background()
 	for name, make := range map[string]func(*testing.T) *keeper{
-		"peers": peerKeeper, "policies": policyKeeper, "recorded elements": elementKeeper,
+		"peers": peerKeeper, "policies": policyKeeper, "recorded elements": elementKeeper, "egress addresses": egressKeeper,
 		"sources of tunnels": func(t *testing.T) *keeper { return filterKeeper(t) },
 		"rules of tunnels":   func(t *testing.T) *keeper { return filterKeeper(t, netip.MustParsePrefix("172.16.0.0/12")) },
 	} {
@@ -203,6 +205,38 @@ func policyKeeper(t *testing.T) *keeper {
 		}
 	}
 	return &keeper{ensure(1, 12, 80), ensure(7, 20, 80, 443), []string{"nft list table inet cnibox_policy"}}
+}
+
+func egressKeeper(t *testing.T) *keeper {
+	nstest.IP(t, "link add hold0 type veth peer name hold1")
+	t.Cleanup(func() { nstest.TryIP("link del hold0") })
+	nstest.IP(t, "addr add 10.244.1.1/16 dev hold0")
+	nstest.IP(t, "link set hold0 up")
+	nstest.IP(t, "link set hold1 up")
+	l, err := net.InterfaceByName("hold0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := egress.Open(netops.New(netops.Options{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Remove(context.Background()); _ = k.Close() })
+	apply := func(first, last int, arrivals ...string) func(context.Context) error {
+		s := egress.Spec{Networks: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Arrivals: arrivals, Remote: map[netip.Addr]int{}}
+		for i := first; i <= last; i++ {
+			a := egress.Address{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), Index: i, Held: i%2 == 0}
+			if !a.Held {
+				a.Via, a.Link = netip.AddrFrom4([4]byte{10, 244, 2, byte(i + first)}), l.Index
+			} else {
+				s.Remote[netip.AddrFrom4([4]byte{10, 244, 3, byte(i)})] = i
+			}
+			s.Addresses = append(s.Addresses, a)
+			s.Pods = append(s.Pods, egress.Pod{Device: "hold0", MAC: fmt.Sprintf("02:00:00:00:01:%02x", i), Addr: netip.AddrFrom4([4]byte{10, 244, 1, byte(i)}), Index: i})
+		}
+		return func(ctx context.Context) error { return k.Apply(ctx, s) }
+	}
+	return &keeper{apply(1, 20, "hold0"), apply(8, 31, "hold0"), []string{"nft list table inet cnibox_egress", "ip rule show", "ip route show table all dev hold0; ip route show table all type unreachable"}}
 }
 
 func elementKeeper(t *testing.T) *keeper {

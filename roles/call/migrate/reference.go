@@ -23,8 +23,8 @@ type ReferencePlugins struct{}
 
 var _ roles.ReferencePlugins = ReferencePlugins{}
 
-// legacyInterface is the interface of an attachment that the reference plugin made.
-type legacyInterface struct {
+// referenceInterface is the interface of an attachment that the reference plugin made.
+type referenceInterface struct {
 	// in is the container's namespace; nil if only the host's end was found.
 	in   *netops.Namespace
 	link netops.LinkInfo
@@ -32,7 +32,7 @@ type legacyInterface struct {
 	opened bool
 }
 
-func (i *legacyInterface) close() {
+func (i *referenceInterface) close() {
 	if i.opened {
 		_ = i.in.Close()
 	}
@@ -74,8 +74,8 @@ func (ReferencePlugins) RemoveInterface(ctx context.Context, h *roles.Host, req 
 // findInterface finds the interface that may belong to the attachment. It looks in ns, or
 // else in the namespace of prevResult. Without a namespace it looks for the host's end
 // that prevResult names. It returns nil if there is none.
-func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec) (*legacyInterface, error) {
-	found := &legacyInterface{in: ns}
+func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec) (*referenceInterface, error) {
+	found := &referenceInterface{in: ns}
 	if ns == nil {
 		var err error
 		found.in, err = openSandbox(h, req)
@@ -134,7 +134,7 @@ func containerInterface(req *roles.Request) *roles.ResultInterface {
 
 // hostEnd returns the host's end of a veth pair that prevResult names with a name of the
 // reference's form, "veth" and 8 digits. It returns nil if there is none.
-func hostEnd(ctx context.Context, h *roles.Host, req *roles.Request) (*legacyInterface, error) {
+func hostEnd(ctx context.Context, h *roles.Host, req *roles.Request) (*referenceInterface, error) {
 	if req.PrevResult == nil {
 		return nil, nil
 	}
@@ -145,7 +145,7 @@ func hostEnd(ctx context.Context, h *roles.Host, req *roles.Request) (*legacyInt
 		}
 		l, err := h.Net.Link(ctx, nil, i.Name)
 		if err == nil && l.Kind == "veth" && !attachment.Labelled(l) && l.MAC == i.Mac {
-			return &legacyInterface{link: l}, nil
+			return &referenceInterface{link: l}, nil
 		}
 		if err != nil && !errors.Is(err, netops.ErrNotExist) {
 			return nil, err
@@ -173,7 +173,7 @@ func isOfKind(own netops.Spec, l netops.LinkInfo) bool {
 
 // removeInterface deletes the interface, or returns a device to the host, if it
 // belongs to the attachment.
-func removeInterface(ctx context.Context, h *roles.Host, req *roles.Request, f netops.ReferencePluginAttachment, found *legacyInterface, own netops.Spec) error {
+func removeInterface(ctx context.Context, h *roles.Host, req *roles.Request, f netops.ReferencePluginAttachment, found *referenceInterface, own netops.Spec) error {
 	if found.in == nil {
 		return h.Net.Remove(ctx, netops.Spec{Objects: []netops.Object{
 			&netops.Link{In: netops.Host, Name: found.link.Name, Kind: found.link.Kind, Alias: found.link.Alias},
@@ -197,7 +197,7 @@ func removeInterface(ctx context.Context, h *roles.Host, req *roles.Request, f n
 }
 
 // belongsTo reports whether the interface in the container belongs to the attachment.
-func belongsTo(ctx context.Context, h *roles.Host, req *roles.Request, f netops.ReferencePluginAttachment, found *legacyInterface) (bool, error) {
+func belongsTo(ctx context.Context, h *roles.Host, req *roles.Request, f netops.ReferencePluginAttachment, found *referenceInterface) (bool, error) {
 	if i := containerInterface(req); i != nil && i.Mac != "" && strings.EqualFold(i.Mac, found.link.MAC) {
 		return true, nil
 	}

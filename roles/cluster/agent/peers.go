@@ -83,7 +83,7 @@ type verdicts struct {
 }
 
 // choosePeers evaluates every node of a snapshot. own is this node as it was published. All nodes
-// get the same result from the same snapshot: if two nodes claim a subnet, the first by name has
+// get the same result from the same snapshot: if two nodes have the same subnet, the first by name has
 // it. The result is valid until the next call with the same verdicts.
 func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.Node, known *verdicts) *peers {
 	all := known.evaluate(snap.Nodes, config, own)
@@ -139,7 +139,7 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 }
 
 // evaluate returns the verdicts of nodes, which are sorted by name. The overlaps stay resolved if
-// all claims are unchanged.
+// no subnet has changed.
 func (k *verdicts) evaluate(nodes []*cluster.Node, config *cluster.Config, own *cluster.Node) []verdict {
 	if k.config != *config || !k.own.Same(own) {
 		*k = verdicts{config: *config, own: *own}
@@ -154,7 +154,7 @@ func (k *verdicts) evaluate(nodes []*cluster.Node, config *cluster.Config, own *
 			continue
 		}
 		now := k.evaluateNode(n)
-		k.resolved = k.resolved && now.claimsLike(v)
+		k.resolved = k.resolved && now.sameSubnets(v)
 		*v = now
 	}
 	return k.all
@@ -180,8 +180,8 @@ func unchanged(a, b *cluster.Node) bool {
 		slices.Equal(a.PodCIDRs, b.PodCIDRs) && bytes.Equal(a.BackendData, b.BackendData) && bytes.Equal(a.BackendV6Data, b.BackendV6Data)
 }
 
-// claimsLike reports whether two verdicts are of the same node with the same subnets.
-func (v *verdict) claimsLike(o *verdict) bool {
+// sameSubnets reports whether two verdicts are of the same node with the same subnets.
+func (v *verdict) sameSubnets(o *verdict) bool {
 	return v.node.Name == o.node.Name && v.v4.ok == o.v4.ok && v.v6.ok == o.v6.ok && slices.Equal(v.node.PodCIDRs, o.node.PodCIDRs)
 }
 
@@ -280,7 +280,7 @@ func (k *verdicts) mac(n *cluster.Node, v6 bool) (m overlay.MAC, err error) {
 // subnet, by index. Two subnets are either disjoint or one contains the other. In sorted order, the
 // subnets that overlap follow the largest of them.
 func resolveOverlaps(all []verdict, own *cluster.Node, v6 bool) map[int]string {
-	claims := make([]claim, 0, len(all)+1)
+	subnets := make([]nodeSubnet, 0, len(all)+1)
 	for i := range all {
 		if !all[i].family(v6).ok {
 			continue
@@ -289,36 +289,36 @@ func resolveOverlaps(all []verdict, own *cluster.Node, v6 bool) map[int]string {
 		if all[i].node.Name == own.Name {
 			subnet, _ = own.PodCIDR(v6)
 		}
-		claims = append(claims, claim{subnet, i})
+		subnets = append(subnets, nodeSubnet{subnet, i})
 	}
-	sorting.Func(claims, func(a, b claim) int {
+	sorting.Func(subnets, func(a, b nodeSubnet) int {
 		return cmp.Or(a.subnet.Addr().Compare(b.subnet.Addr()), cmp.Compare(a.subnet.Bits(), b.subnet.Bits()), cmp.Compare(a.at, b.at))
 	})
 	losers := map[int]string{}
 	mine, have := own.PodCIDR(v6)
-	for len(claims) > 0 {
+	for len(subnets) > 0 {
 		n := 1
-		for n < len(claims) && claims[0].subnet.Contains(claims[n].subnet.Addr()) {
+		for n < len(subnets) && subnets[0].subnet.Contains(subnets[n].subnet.Addr()) {
 			n++
 		}
-		if group := claims[:n]; n > 1 || have && group[0].subnet.Overlaps(mine) {
+		if group := subnets[:n]; n > 1 || have && group[0].subnet.Overlaps(mine) {
 			resolveGroup(all, group, own, mine, losers)
 		}
-		claims = claims[n:]
+		subnets = subnets[n:]
 	}
 	return losers
 }
 
-// claim is the claim of the node at index at to a subnet.
-type claim struct {
+// nodeSubnet is a subnet of the node at index at.
+type nodeSubnet struct {
 	subnet netip.Prefix
 	at     int
 }
 
 // resolveGroup gives each subnet of an overlapping group to the first node by name. This node's
 // subnet always stays with this node, because its bridge uses it.
-func resolveGroup(all []verdict, group []claim, own *cluster.Node, mine netip.Prefix, losers map[int]string) {
-	sorting.Func(group, func(a, b claim) int { return cmp.Compare(a.at, b.at) })
+func resolveGroup(all []verdict, group []nodeSubnet, own *cluster.Node, mine netip.Prefix, losers map[int]string) {
+	sorting.Func(group, func(a, b nodeSubnet) int { return cmp.Compare(a.at, b.at) })
 	h := subnetOwners{assigned: map[netip.Prefix]string{}, above: map[netip.Prefix]string{}, top: largest(group)}
 	for _, c := range group {
 		name := all[c.at].node.Name
@@ -335,8 +335,8 @@ func resolveGroup(all []verdict, group []claim, own *cluster.Node, mine netip.Pr
 }
 
 // largest returns the prefix length of a group's largest subnet.
-func largest(group []claim) int {
-	return slices.MinFunc(group, func(a, b claim) int { return cmp.Compare(a.subnet.Bits(), b.subnet.Bits()) }).subnet.Bits()
+func largest(group []nodeSubnet) int {
+	return slices.MinFunc(group, func(a, b nodeSubnet) int { return cmp.Compare(a.subnet.Bits(), b.subnet.Bits()) }).subnet.Bits()
 }
 
 // subnetOwners holds the owners of the subnets of a group.

@@ -31,9 +31,9 @@ const (
 	maxReference = 1 << 20
 )
 
-// legacy is what sriov-cni writes at ADD for its DEL: the configuration, and the VF's settings before. DEL restores those settings that
+// saved is what sriov-cni writes at ADD for its DEL: the configuration, and the VF's settings before. DEL restores those settings that
 // the configuration changed, and in any case the administrative MAC address.
-type legacy struct {
+type saved struct {
 	Name        string `json:"name"`
 	DeviceID    string `json:"deviceID"`
 	MAC         string `json:"MAC"`
@@ -54,7 +54,7 @@ type legacy struct {
 // CleanReference returns the VF of an attachment that sriov-cni made, as its file says, and removes its files.
 func (r *role) CleanReference(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	file := filepath.Join(referenceDir, in.Key.ContainerID+"-"+in.Key.IfName)
-	l, err := readLegacy(file)
+	l, err := readSaved(file)
 	if errors.Is(err, os.ErrNotExist) || err == nil && l.Name != in.Key.Network {
 		return nil
 	}
@@ -93,13 +93,13 @@ func removeFiles(files ...string) error {
 	return nil
 }
 
-// readLegacy reads a file. Values that no VF can have are an error.
-func readLegacy(file string) (*legacy, error) {
+// readSaved reads a file. Values that no VF can have are an error.
+func readSaved(file string) (*saved, error) {
 	raw, err := smallfile.ReadOwn(file, maxReference)
 	if err != nil {
 		return nil, err
 	}
-	l := &legacy{}
+	l := &saved{}
 	if err := json.Unmarshal(raw, l); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -109,7 +109,7 @@ func readLegacy(file string) (*legacy, error) {
 	return l, nil
 }
 
-func (l *legacy) validate() error {
+func (l *saved) validate() error {
 	was := &l.OrigVfState
 	var errs []error
 	if !sysfs.IsPCIAddress(l.DeviceID) {
@@ -142,7 +142,7 @@ func (l *legacy) validate() error {
 }
 
 // isOthers reports whether another attachment has the VF by now: one of cnibox, or one that sriov-cni made and whose namespace exists.
-func (l *legacy) isOthers(ctx context.Context, h *roles.Host, device, inUse string, container *netops.Namespace) (bool, error) {
+func (l *saved) isOthers(ctx context.Context, h *roles.Host, device, inUse string, container *netops.Namespace) (bool, error) {
 	switch err := attach.DeviceHolder(ctx, h, device, ""); {
 	case errors.Is(err, store.ErrTaken):
 		return true, nil
@@ -170,7 +170,7 @@ func (l *legacy) isOthers(ctx context.Context, h *roles.Host, device, inUse stri
 }
 
 // giveBack moves the VF's interface to the host, if a container has it, and restores the settings.
-func (l *legacy) giveBack(ctx context.Context, h *roles.Host, in *attach.Input, f *function, hw *sysfs.Function, container *netops.Namespace) error {
+func (l *saved) giveBack(ctx context.Context, h *roles.Host, in *attach.Input, f *function, hw *sysfs.Function, container *netops.Namespace) error {
 	pf, err := h.Net.Link(ctx, nil, f.PF)
 	if err != nil {
 		return err
@@ -190,7 +190,7 @@ func (l *legacy) giveBack(ctx context.Context, h *roles.Host, in *attach.Input, 
 }
 
 // vf is the inverse of what sriov-cni configured at the card. index is that of the physical function's interface.
-func (l *legacy) vf(f *function, index int) *netops.VF {
+func (l *saved) vf(f *function, index int) *netops.VF {
 	was := &l.OrigVfState
 	v := &netops.VF{Link: f.PF, Number: f.Number, Device: f.Address, Index: index, MAC: was.AdminMAC, Own: &netops.VFLink{MAC: was.EffectiveMAC, MTU: was.MTU}}
 	if l.VLAN != nil {
@@ -214,7 +214,7 @@ func (l *legacy) vf(f *function, index int) *netops.VF {
 
 // move is the inverse that gives the VF's interface its place and its name on the host, or nil if it has both. onHost are the VF's
 // interfaces on the host: there the kernel keeps the container's name when the namespace ends.
-func (l *legacy) move(ctx context.Context, h *roles.Host, in *attach.Input, onHost []string, container *netops.Namespace) (*netops.Move, error) {
+func (l *saved) move(ctx context.Context, h *roles.Host, in *attach.Input, onHost []string, container *netops.Namespace) (*netops.Move, error) {
 	name := l.OrigVfState.HostIFName
 	m := &netops.Move{
 		From: netops.Host, Name: name, To: netops.Container, As: in.Key.IfName, Alias: attachment.DeviceAlias(in.Key, name), NameOnly: true,
