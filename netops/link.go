@@ -29,7 +29,7 @@ type Link struct {
 	Alias  string `json:"alias,omitempty"`
 	Master string `json:"master,omitempty"`
 	// DevGroup is the group (ip link set group) of a new link. CHECK does not compare it,
-	// because older versions did not set it.
+	// because Net.GroupPodLink changes it when the node begins to enforce policies.
 	DevGroup uint32 `json:"devGroup,omitempty"`
 	// Promisc enables promiscuous mode. AllMulti enables reception of all
 	// multicasts.

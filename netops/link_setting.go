@@ -141,8 +141,8 @@ func (l *Link) difference(have *rtnl.Link, present *Link) (set, old *Link) {
 	return set, old
 }
 
-// verifySettings compares the settings of an existing link. It leaves the alias out, because its text may be
-// of an older version, and the MTU of a bond's link, which is the bond's: another attachment may have bonded it.
+// verifySettings compares the settings of an existing link. It leaves out the alias, whose text behind the label is for people, and
+// the MTU of a bond's link, which is the bond's: another attachment may have bonded it.
 func (l *Link) verifySettings(ctx context.Context, s *session, have *rtnl.Link, prefix string, d *differences) error {
 	present, err := l.present(ctx, s, have)
 	for _, a := range linkSettings() {

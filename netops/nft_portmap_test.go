@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -68,61 +67,6 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 	}
 	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("left over:\n%s", got)
-	}
-}
-
-// TestFormerPortMap checks that the table of an older version is moved over by the
-// restoration, by the first element of a set that it lacks, and by the deletion of
-// an element that was recorded under its former name.
-func TestFormerPortMap(t *testing.T) {
-	one := &nft.Element{Set: "portmap_ip_tcp4", Key: []string{"192.0.2.1", "8080"}, Value: []string{"10.1.0.3", "80"}, Label: "cnibox:b"}
-	six := &nft.Element{Set: "portmap_ip_udp6", Key: []string{"fd00::1", "53"}, Value: []string{"fd01::2", "53"}, Label: "cnibox:a"}
-	more := &nft.Element{Set: "portmap_ip_tcp4", Key: []string{"192.0.2.1", "8081"}, Value: []string{"10.1.0.4", "80"}, Label: "cnibox:c"}
-	former := &nft.Element{Set: "portmap_ip4", Key: []string{"192.0.2.1", "tcp", "8080"}, Value: one.Value, Label: one.Label}
-	for name, v := range map[string]struct {
-		do   func(*nft.Client) error
-		want []*nft.Element
-	}{
-		"restoration": {func(c *nft.Client) error { _, err := c.Restore(t.Context()); return err }, []*nft.Element{one, six}},
-		"addition":    {func(c *nft.Client) error { return c.Add(t.Context(), []*nft.Element{more}) }, []*nft.Element{one, six, more}},
-		"deletion":    {func(c *nft.Client) error { return c.Del(t.Context(), []*nft.Element{former}) }, []*nft.Element{six}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := freshNFT(t)
-			nstest.Run(t, "nft", "-f", "testdata/portmap_former.nft")
-			if flushed, err := c.Flushed(t.Context(), "portmap4"); err != nil || !flushed["portmap4"] || !flushed["portmap_ip4"] {
-				t.Errorf("the table of an older version: %v, %v", flushed, err)
-			}
-			if err := v.do(c); err != nil {
-				t.Fatal(err)
-			}
-			if flushed, err := c.Flushed(t.Context(), "portmap4"); err != nil || flushed["portmap4"] {
-				t.Errorf("after it was moved over: %v, %v", flushed, err)
-			}
-			var have []*nft.Element
-			for _, set := range []string{"portmap_ip_tcp4", "portmap_ip_udp6"} {
-				some, err := c.List(t.Context(), set)
-				if err != nil {
-					t.Fatal(err)
-				}
-				have = append(have, some...)
-			}
-			compare := func(a, b *nft.Element) int { return strings.Compare(a.Set+a.Key[1], b.Set+b.Key[1]) }
-			slices.SortFunc(have, compare)
-			slices.SortFunc(v.want, compare)
-			if diff := cmp.Diff(v.want, have); diff != "" {
-				t.Errorf("elements (-want +got):\n%s", diff)
-			}
-			// A table that is made anew has the same rules and the same other elements.
-			text := nstest.Run(t, "nft", "-s", "list", "ruleset")
-			rules := text[strings.Index(text, "\tchain portmap_translate"):]
-			if want := wantPortMap[strings.Index(wantPortMap, "\tchain portmap_translate"):]; rules != want {
-				t.Errorf("rules (-want +got):\n%s", cmp.Diff(want, rules))
-			}
-			if strings.Contains(text, "map portmap_ip4") || !strings.Contains(text, `tcp . 8080 comment "cnibox:a" : 10.1.0.2 . 80`) {
-				t.Errorf("after it was moved over:\n%s", text)
-			}
-		})
 	}
 }
 

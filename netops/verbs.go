@@ -296,7 +296,7 @@ func (s *session) planConfigure(ctx context.Context, l *Link) ([]Change, error) 
 		return nil, fmt.Errorf("link %q %w%s", l.Name, ErrExists, labelled(have.Alias))
 	}
 	own := l.configuration()
-	own.Shared, own.Alias, own.Port = l.Shared, "", nil // the text after the label may be of an older version
+	own.Shared, own.Alias, own.Port = l.Shared, "", nil // the text after the label is for people
 	parts := []*Link{own}
 	if l.Port != nil { // a request of its own: the link must be a port first
 		parts = append(parts, &Link{In: l.In, Shared: l.Shared, Name: l.Name, Port: l.Port})

@@ -108,7 +108,7 @@ func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []
 func (c *Client) makeEmptyFeature(ctx context.Context, f *Feature, base []nlconn.Message, chains []Chain, restored []*Entry) error {
 	err := c.Commit(ctx, 0, base...)
 	if IsRefused(err) {
-		_, err = c.renewOutdated(ctx, f)
+		_, err = c.renewFlushed(ctx, f)
 	}
 	if err != nil {
 		return err

@@ -16,11 +16,6 @@ func (c *Client) Del(ctx context.Context, els []*Element) error {
 	var plain []*Entry
 	prefixes := map[*Set][]*Entry{}
 	for _, e := range els {
-		if f := c.Schema().former(e.Set); f != nil {
-			if _, err := c.renewOutdated(ctx, f); err != nil {
-				return err
-			}
-		}
 		n, err := EntryOf(c.Schema(), &Element{Set: e.Set, Key: e.Key, Value: e.Value})
 		if err != nil {
 			return err

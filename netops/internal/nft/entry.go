@@ -27,12 +27,8 @@ type Entry struct {
 	IsEnd bool
 }
 
-// EntryOf encodes e, or the element that replaces it if an older version recorded it.
-// The error wraps ErrInvalid and names the invalid field.
+// EntryOf encodes e. The error wraps ErrInvalid and names the invalid field.
 func EntryOf(schema Schema, e *Element) (*Entry, error) {
-	if f := schema.former(e.Set); f != nil {
-		e = f.Moved(e)
-	}
 	set := schema.set(e.Set)
 	if set == nil {
 		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", e.Set, nlconn.ErrInvalid)

@@ -95,14 +95,6 @@ func (s *Set) message(id uint32) nlconn.Message {
 	return m
 }
 
-// named returns a request of one kind for the set itself.
-func (s *Set) named(kind uint16) nlconn.Message {
-	m := Request(kind, 0, s.Table.Family)
-	m.Text(unix.NFTA_SET_TABLE, s.Table.Name)
-	m.Text(unix.NFTA_SET_NAME, s.Name)
-	return m
-}
-
 // keyOrderTag and dataOrderTag are NFTNL_UDATA_SET_KEYBYTEORDER and
 // NFTNL_UDATA_SET_DATABYTEORDER of libnftnl.
 const (

@@ -16,7 +16,7 @@ import (
 func (c *Client) LostSets(ctx context.Context) ([]string, error) {
 	lost := map[Table]bool{}
 	var names []string
-	for _, s := range c.Schema().recorded() {
+	for _, s := range c.Schema().Sets() {
 		if _, known := lost[s.Table]; !known {
 			there, err := c.Exists(ctx, s.Table.Message(unix.NFT_MSG_GETTABLE, 0))
 			if err != nil || there && s.Table.Family == unix.NFPROTO_INET {
@@ -32,30 +32,28 @@ func (c *Client) LostSets(ctx context.Context) ([]string, error) {
 }
 
 // Flushed reports which sets no rule uses any more, because another program flushed the table: `nft
-// flush table` deletes all rules, and no set. A set whose table an older version made counts as such. It
+// flush table` deletes all rules, and no set. The result
 // has the sets of the feature with the named one, or of all features if the name is empty.
 func (c *Client) Flushed(ctx context.Context, set string) (map[string]bool, error) {
 	flushed := map[string]bool{}
 	for _, f := range c.Schema() {
-		sets := (Schema{f}).recorded()
-		if set != "" && !slices.ContainsFunc(sets, func(s *Set) bool { return s.Name == set }) {
+		if set != "" && !slices.ContainsFunc(f.Sets, func(s *Set) bool { return s.Name == set }) {
 			continue
 		}
-		is, err := c.isOutdated(ctx, &f)
+		is, err := c.isFlushed(ctx, &f)
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range sets {
+		for _, s := range f.Sets {
 			flushed[s.Name] = is
 		}
 	}
 	return flushed, nil
 }
 
-// isOutdated reports whether the feature is in the kernel without all its rules: another program
-// flushed its table, or an older version made it. A feature is made with its rules, in one
-// transaction. isOutdated does not read the chains of other programs: kube-proxy has thousands.
-func (c *Client) isOutdated(ctx context.Context, f *Feature) (outdated bool, err error) {
+// isFlushed reports whether the feature is in the kernel without all its rules, because another program
+// flushed its table: a feature is made with its rules, in one transaction. It does not read the chains of other programs: kube-proxy has thousands.
+func (c *Client) isFlushed(ctx context.Context, f *Feature) (flushed bool, err error) {
 	for _, ch := range f.Chains() {
 		if ch.Kind == "" { // other chains and elements jump to it
 			continue
@@ -65,26 +63,19 @@ func (c *Client) isOutdated(ctx context.Context, f *Feature) (outdated bool, err
 			return false, err
 		}
 		if have != nil && have.Uses == 0 { // no rule can jump to a base chain
-			outdated = true
+			flushed = true
 		}
 	}
-	for _, s := range f.Former {
-		there, err := c.Exists(ctx, s.named(unix.NFT_MSG_GETSET))
-		if err != nil {
-			return false, err
-		}
-		outdated = outdated || there
-	}
-	return outdated, nil
+	return flushed, nil
 }
 
-// renewOutdated is renew for a feature that isOutdated.
-func (c *Client) renewOutdated(ctx context.Context, f *Feature) (elements int, err error) {
-	if is, err := c.isOutdated(ctx, f); err != nil || !is {
+// renewFlushed is renew for a feature that isFlushed.
+func (c *Client) renewFlushed(ctx context.Context, f *Feature) (elements int, err error) {
+	if is, err := c.isFlushed(ctx, f); err != nil || !is {
 		return 0, err
 	}
 	err = c.Unchanged(ctx, func(generation uint32) error {
-		is, err := c.isOutdated(ctx, f) // still, or another program may have deleted the table
+		is, err := c.isFlushed(ctx, f) // still, or another program may have deleted the table
 		if err == nil && is {
 			elements, err = c.renew(ctx, f, generation)
 		}
@@ -94,15 +85,14 @@ func (c *Client) renewOutdated(ctx context.Context, f *Feature) (elements int, e
 }
 
 // renew makes the rules of the feature's chains again, also of those to which elements refer, and the
-// sets that the table lacks. It moves the elements of Former and deletes these sets. It returns the
-// number of elements. If an nftables object changed since generation, the error is ERESTART.
+// sets that the table lacks. It returns the number of elements. If an nftables object changed since generation, the error is ERESTART.
 func (c *Client) renew(ctx context.Context, f *Feature, generation uint32) (elements int, err error) {
 	names, err := c.setsOf(ctx, f.Table)
 	if err != nil {
 		return 0, err
 	}
-	var present, moved []*Entry
-	var sets, deletions []nlconn.Message
+	var present []*Entry
+	var sets []nlconn.Message
 	for i, s := range f.Sets {
 		if !slices.Contains(names, s.Name) {
 			sets = append(sets, s.message(uint32(i+1)))
@@ -114,28 +104,12 @@ func (c *Client) renew(ctx context.Context, f *Feature, generation uint32) (elem
 		}
 		present = append(present, have...)
 	}
-	for _, s := range f.Former {
-		if !slices.Contains(names, s.Name) {
-			continue
-		}
-		have, err := c.Entries(ctx, s)
-		if err != nil {
-			return 0, err
-		}
-		for _, n := range have {
-			if n, err := EntryOf(c.Schema(), n.element()); err == nil {
-				moved = append(moved, n)
-			}
-		}
-		deletions = append(deletions, s.named(unix.NFT_MSG_DELSET))
-	}
 	chains := slices.Concat(f.Chains(), f.ondemand(present))
 	msgs := sets
 	for _, ch := range chains {
 		msgs = append(msgs, f.Table.RuleMessage(unix.NFT_MSG_DELRULE, 0, ch.Name))
 	}
-	msgs = slices.Concat(msgs, f.ruleMessages(chains), deletions, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, moved))
-	return len(present) + len(moved), c.Commit(ctx, generation, msgs...)
+	return len(present), c.Commit(ctx, generation, append(msgs, f.ruleMessages(chains)...)...)
 }
 
 // Restore adds the absent elements of recorded attachments, with the tables that they
@@ -148,7 +122,7 @@ func (c *Client) Restore(ctx context.Context) (int, error) {
 	}
 	restored := 0
 	for _, f := range c.Schema() {
-		renewed, err := c.renewOutdated(ctx, &f)
+		renewed, err := c.renewFlushed(ctx, &f)
 		if err != nil {
 			return restored, err
 		}

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,10 +16,6 @@ type Feature struct {
 	// Chains returns the feature's chains. It is called only when the feature is
 	// made; most processes never call it.
 	Chains func() []Chain
-	// Former are sets of an older version, and Moved returns the element of Sets that
-	// replaces one of them. Client.renew moves a table with such sets over.
-	Former []*Set
-	Moved  func(*Element) *Element
 	// ChainOf returns the chain that is made on demand for a name. It is nil if
 	// the feature has no such chains.
 	ChainOf func(name string) (Chain, bool)
@@ -115,15 +110,6 @@ func (s Schema) Sets() []*Set {
 	return all
 }
 
-// recorded lists all sets whose elements a record may have, also of older versions.
-func (s Schema) recorded() []*Set {
-	all := s.Sets()
-	for _, f := range s {
-		all = append(all, f.Former...)
-	}
-	return all
-}
-
 // set returns the set with a name, or nil.
 func (s Schema) set(name string) *Set {
 	for _, f := range s {
@@ -131,16 +117,6 @@ func (s Schema) set(name string) *Set {
 			if set.Name == name {
 				return set
 			}
-		}
-	}
-	return nil
-}
-
-// former returns the feature of which an older version had the named set, or nil.
-func (s Schema) former(name string) *Feature {
-	for i := range s {
-		if slices.ContainsFunc(s[i].Former, func(set *Set) bool { return set.Name == name }) {
-			return &s[i]
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package ruleset
 
 import (
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -24,8 +23,7 @@ const (
 //
 //   - portmap4 maps (protocol, port) of any address of the node to a container's
 //     address and port. portmap_ip_tcp4, portmap_ip_udp4 and portmap_ip_sctp4 map
-//     (address, port). Older versions had one map for the three protocols,
-//     portmap_ip4: nft 0.9.8 loads no rule that translates by a key of three fields,
+//     (address, port), not one map for the three protocols: nft 0.9.8 loads no rule that translates by a key of three fields,
 //     and none that matches no transport protocol, so each protocol has its rules.
 //   - portmap_if4 maps (protocol, port) and portmap_ip_if4 (address, protocol,
 //     port), for ports that are mapped under conditions. The value is "goto" a chain
@@ -51,10 +49,8 @@ func portMapFeature() nft.Feature {
 	local := &nft.Set{Table: table, Name: "portmap_local", Key: []nft.Field{nft.IfName}}
 	four, six := portMap4(table), portMap6(table)
 	return nft.Feature{
-		Table:  table,
-		Sets:   append(append(four.all(), six.all()...), local),
-		Former: []*nft.Set{four.former, six.former},
-		Moved:  movedPort,
+		Table: table,
+		Sets:  append(append(four.all(), six.all()...), local),
 		Chains: func() []nft.Chain {
 			return slices.Concat([]nft.Chain{
 				{Name: portMapTranslate, Rules: append(four.translate(), six.translate()...)},
@@ -121,31 +117,18 @@ func toThisNode(chain string) []nft.Chain {
 const (
 	portMapTranslate  = "portmap_translate"
 	portMapMasquerade = "portmap_masquerade"
-	// formerPorts is the map of older versions that PortsOfAddress replaces. The
-	// family follows.
-	formerPorts = "portmap_ip"
 )
 
 // PortsOfAddress is the name of the map of one protocol's ports of single addresses,
 // for the family "4" or "6".
 func PortsOfAddress(protocol, family string) string { return "portmap_ip_" + protocol + family }
 
-// movedPort returns the element that replaces one of formerPorts.
-func movedPort(e *nft.Element) *nft.Element {
-	if len(e.Key) != 3 {
-		return e
-	}
-	moved := *e
-	moved.Set, moved.Key = PortsOfAddress(e.Key[1], strings.TrimPrefix(e.Set, formerPorts)), []string{e.Key[0], e.Key[2]}
-	return &moved
-}
-
 // portMapFamily has the parts of portMapFeature that exist for each family.
 type portMapFamily struct {
 	l3                       byte
 	address                  nft.Field
 	source, destination      func() nft.Part
-	ports, former            *nft.Set
+	ports                    *nft.Set
 	portsOf                  map[byte]*nft.Set // by IPPROTO_*
 	conditional, conditionOf *nft.Set
 	snat, near, mark         *nft.Set
@@ -167,7 +150,6 @@ func (f *portMapFamily) makeSets(table nft.Table, suffix string, prefix nft.Fiel
 	port, portOf := []nft.Field{nft.InetProto, nft.InetService}, []nft.Field{f.address, nft.InetProto, nft.InetService}
 	target, decision := []nft.Field{f.address, nft.InetService}, []nft.Field{nft.Verdict}
 	f.ports = &nft.Set{Table: table, Name: "portmap" + suffix, Key: port, Data: target}
-	f.former = &nft.Set{Table: table, Name: formerPorts + suffix, Key: portOf, Data: target}
 	f.portsOf = map[byte]*nft.Set{}
 	for _, p := range portProtocols() {
 		f.portsOf[p] = &nft.Set{Table: table, Name: PortsOfAddress(nft.ProtocolName(p), suffix), Key: []nft.Field{f.address, nft.InetService}, Data: target}

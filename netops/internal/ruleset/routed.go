@@ -71,7 +71,7 @@ func isNew() nft.Part { return nft.Tracked(unix.NFT_CT_STATE, 1<<3) } // NF_CT_S
 // The feature "routed_group" has the same sets with the group of the interfaces in
 // the keys. It serves networks whose interfaces' names do not begin with "veth".
 // The feature "routed" has an interface's name. It serves addresses without a known
-// network; older versions added elements with a name pattern. input loads the keys'
+// network. input loads the keys'
 // first field.
 func routedFeature(name string, key nft.Field, input ...nft.Part) nft.Feature {
 	table := inetTable()

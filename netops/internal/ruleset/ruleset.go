@@ -43,8 +43,7 @@ func Schema() nft.Schema {
 // Packets to the same subnet and to multicast addresses keep their source. Packets
 // of the node itself have no input device, so they match no element.
 //
-//   - masq4 and masq6 have the name of the host device. Older versions added
-//     elements with a name pattern where masq_kind4 is used now.
+//   - masq4 and masq6 have the name of the host device.
 //   - masq_kind4 and masq_kind6 serve networks whose containers have one host
 //     device each, the end of a pair with a name that begins with "veth". They
 //     have the kind of the devices, "veth" or "netkit": nftables before 1.0 cannot list a name pattern within a set,
