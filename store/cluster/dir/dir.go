@@ -66,13 +66,14 @@ type Options struct {
 	// that has used the registry before, because then the directory is a mount point of a file
 	// system that is not mounted.
 	Found func()
+	// Rescan is the interval at which a watch compares all files, for changes that inotify does not report: those of
+	// other machines on a network file system. 0 means 30 s.
+	Rescan time.Duration
 }
 
 // Registry is a directory that is opened for one node.
 type Registry struct {
 	o Options
-	// rescan is the interval of full comparisons.
-	rescan time.Duration
 	// turn is held with the lock. The goroutines of a process wait for it in order, and none waits too long.
 	turn chan struct{}
 	// pages watches the pages of ranges, and is nil before they exist.
@@ -92,16 +93,10 @@ func Open(o Options) (*Registry, error) {
 		return nil, fmt.Errorf("open cluster directory: %w", err)
 	}
 	o.Dir = filepath.Clean(o.Dir)
-	return &Registry{o: o, rescan: rescan, turn: make(chan struct{}, 1)}, nil
-}
-
-// warn reports keys of the configuration that have no effect.
-func (r *Registry) warn(texts []string) {
-	for _, w := range texts {
-		if r.o.Warn != nil {
-			r.o.Warn(w)
-		}
+	if o.Rescan == 0 {
+		o.Rescan = rescan
 	}
+	return &Registry{o: o, turn: make(chan struct{}, 1)}, nil
 }
 
 // config reads config.json.

@@ -156,7 +156,7 @@ func TestFollow(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	f := follower{make(chan string)}
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = objects.Follow(ctx, c, nodes, time.Millisecond, f) }()
+	go func() { defer close(ended); _ = objects.Follow(ctx, c, nodes, f) }()
 	defer func() { stop(); <-ended }()
 	// expect waits for reports in order. A failure is repeated.
 	expect := func(all ...string) {
@@ -182,7 +182,7 @@ func TestFollow(t *testing.T) {
 		{`{"metadata":[]}`, "metadata.name is not that of"},
 		{`{"metadata":{"name":"b","uid":"1"},"spec":{"podCIDRs":"10.0.0.0/8"}}`, "json: cannot unmarshal"},
 		{strings.Repeat("[", 20000), "it cannot be read"},
-		{strings.Repeat(" ", cluster.MaxPage+1), "it cannot be read"},
+		{strings.Repeat(" ", cluster.MaxPage+1), "file too large: more than 262144 bytes: restore or delete the file"},
 	} {
 		file(c[0])
 		await.Until(t, func() bool { got := <-f.said; return strings.Contains(got, c[1]) }, func() string { return "no report of " + c[1] })
