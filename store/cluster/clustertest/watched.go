@@ -24,14 +24,19 @@ type Copy struct {
 	names  map[string]bool
 	lists  int
 	failed error
-	// turn is held by a call of the watch. A test that holds it is slow.
+	// turn is held by a call of the watch.
 	turn sync.Mutex
+}
+
+// NewCopy returns a Copy without texts.
+func NewCopy(tb testing.TB) *Copy {
+	return &Copy{tb: tb, texts: map[string]cluster.Text{}, names: map[string]bool{}}
 }
 
 // Follow watches a collection until the test ends.
 func Follow(tb testing.TB, c cluster.Watched) *Copy {
 	tb.Helper()
-	f := &Copy{tb: tb, texts: map[string]cluster.Text{}, names: map[string]bool{}}
+	f := NewCopy(tb)
 	ctx, stop := context.WithCancel(tb.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Watch(ctx, f) }()
@@ -50,6 +55,12 @@ func (f *Copy) do(fn func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fn()
+}
+
+// Hold makes the follower slow: a call of the watch waits until release is called.
+func (f *Copy) Hold() (release func()) {
+	f.turn.Lock()
+	return f.turn.Unlock
 }
 
 // Put stores a text.
@@ -109,8 +120,8 @@ func (f *Copy) Fails() {
 	await.Until(f.tb, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.failed != nil }, func() string { return "no failure was reported" })
 }
 
-// equal waits until a copy has the texts and versions that the collection has.
-func (f *Copy) equal(c cluster.Collection) {
+// Equal waits until a copy has the texts and versions that the collection has.
+func (f *Copy) Equal(c cluster.Collection) {
 	f.tb.Helper()
 	want := map[string]string{}
 	if err := c.List(f.tb.Context(), func(name string, text []byte, version string) { want[name] = string(text) + " " + version }); err != nil {
@@ -159,7 +170,7 @@ func watched(t *testing.T, w *World) {
 	}
 	put(c, "before", "1")
 	first, slow := Follow(t, c), Follow(t, other)
-	both := func() { t.Helper(); first.equal(c); slow.equal(other) }
+	both := func() { t.Helper(); first.Equal(c); slow.Equal(other) }
 	both()
 	old := put(other, "a", "1")
 	both()
@@ -171,7 +182,7 @@ func watched(t *testing.T, w *World) {
 	put(c, "before", "")
 	both()
 
-	slow.turn.Lock()
+	release := slow.Hold()
 	const writes, names = 1000, 50
 	for i := range writes {
 		text := strconv.Itoa(i)
@@ -180,8 +191,8 @@ func watched(t *testing.T, w *World) {
 		}
 		put([]cluster.Watched{c, other}[i%2], fmt.Sprintf("burst-%d", i%names), text)
 	}
-	first.equal(c)
-	slow.turn.Unlock()
+	first.Equal(c)
+	release()
 	both()
 
 	w.Text(t, "watched", "garbage", []byte{0, 0xff, '{'})

@@ -138,7 +138,7 @@ func (r *Registry) publish(ctx context.Context, want *cluster.Node) error {
 	if err != nil {
 		return err
 	}
-	own, holders, err := r.others(config)
+	own, others, err := r.others()
 	if err != nil {
 		return err
 	}
@@ -146,13 +146,12 @@ func (r *Registry) publish(ctx context.Context, want *cluster.Node) error {
 		return err
 	}
 	want.PodCIDRs, err = config.Assign(cluster.SubnetRequest{
-		Name: want.Name, Demanded: want.PodCIDRs, Own: own.node.PodCIDRs, Previous: r.o.Owner.Former(), Others: holders,
+		Name: want.Name, Demanded: want.PodCIDRs, Own: own.node.PodCIDRs, Previous: r.o.Owner.Former(), Others: others,
 	})
 	if err != nil {
 		return err
 	}
-	want.Author = own.node.Author
-	if own.err == nil && own.node.Same(want) && r.o.Owner.Current(want.Author) {
+	if own.err == nil && r.o.Owner.Unchanged(&own.node, want) {
 		return nil
 	}
 	want.Author = r.o.Owner.Next(ctx, own.node.Author)
@@ -271,9 +270,9 @@ func (r *Registry) makeNodes() error {
 	return nil
 }
 
-// others reads every record under the lock: the node's own, and the subnets of other nodes. An invalid record
+// others reads every record under the lock: the node's own, and those of other nodes. An invalid record
 // reserves its subnets, too.
-func (r *Registry) others(config *cluster.Config) (own record, holders []cluster.Holder, err error) {
+func (r *Registry) others() (own record, others []*cluster.Node, err error) {
 	entries, err := r.list(nodesDir)
 	if err != nil {
 		return own, nil, err
@@ -288,13 +287,10 @@ func (r *Registry) others(config *cluster.Config) (own record, holders []cluster
 			own = rec
 			continue
 		}
-		for _, p := range rec.node.PodCIDRs {
-			if config.Contains(p) {
-				holders = append(holders, cluster.Holder{Name: name, Subnet: p})
-			}
-		}
+		rec.node.Name = name
+		others = append(others, &rec.node)
 	}
-	return own, holders, nil
+	return own, others, nil
 }
 
 // list returns the files of a directory of the registry, in order. A missing directory is fs.ErrNotExist.

@@ -40,8 +40,11 @@ func version(kv keyValue) string { return strconv.FormatInt(kv.ModRevision, 10) 
 
 // Watch follows the keys.
 func (l collection) Watch(ctx context.Context, to cluster.Follower[cluster.Text]) error {
-	w := watch{c: l.c, what: l.prefix, prefix: l.prefix, name: l.nameOf, to: texts{to}}
-	return w.run(ctx)
+	return l.watch(to).run(ctx)
+}
+
+func (l collection) watch(to cluster.Follower[cluster.Text]) *watch {
+	return &watch{c: l.c, what: l.prefix, prefix: l.prefix, name: l.nameOf, to: texts{to}}
 }
 
 // texts passes the keys of a collection on.
