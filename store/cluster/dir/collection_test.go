@@ -1,9 +1,11 @@
 package dir
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -74,5 +76,37 @@ func TestOverflow(t *testing.T) {
 	}
 	must(t, errors.Join(os.Rename(at[0], filepath.Join(dir, "texts", "c.json")), os.Remove(filepath.Join(dir, "texts", "removed.json"))))
 	release()
+	copied.Equal(c)
+}
+
+// lacking is a collection on a file system whose lists lack a file that is being replaced.
+type lacking struct {
+	texts
+	name *string
+}
+
+func (l lacking) list(ctx context.Context) ([]string, error) {
+	names, err := l.texts.list(ctx)
+	return slices.DeleteFunc(names, func(name string) bool { return name == *l.name }), err
+}
+
+// A file that a list lacks stays if it is there. One that is not is removed.
+func TestLackingList(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
+	r := open(t, dir, "a")
+	c := collection{r, "texts"}
+	for _, name := range []string{"a", "b"} {
+		_, err := c.Write(t.Context(), name, []byte("1"), "")
+		must(t, err)
+	}
+	copied, lacks := clustertest.NewCopy(t), ""
+	w := watch{r: r, to: lacking{texts{c, copied}, &lacks}, dir: "texts", limit: cluster.MaxPage}
+	for _, lacks = range []string{"", "a", ""} {
+		must(t, w.readAll(t.Context()))
+		copied.Equal(c)
+	}
+	must(t, os.Remove(filepath.Join(dir, "texts", "a.json")))
+	must(t, w.readAll(t.Context()))
 	copied.Equal(c)
 }

@@ -49,7 +49,7 @@ func world(t *testing.T, conf string) *clustertest.World {
 	return &clustertest.World{
 		Open: func(tb testing.TB, name string, owner *cluster.Owner) cluster.Registry {
 			r := open(tb, dir, name)
-			r.o.Owner = owner
+			r.o.Owner, r.o.Rescan = owner, time.Hour // so that inotify alone notices changes
 			return r
 		},
 		Writes: func(tb testing.TB) string {

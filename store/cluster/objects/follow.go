@@ -15,7 +15,7 @@ import (
 // invalid, it reports that with Failed, the object stays as it was, and the first Complete waits: an object that
 // cannot be read may hold what another one must not get.
 func Follow[T any](ctx context.Context, c *Client, plural string, to cluster.Follower[*T]) error {
-	return c.collection(plural).Watch(ctx, &follow[T]{to: to, what: path.Base(plural), known: map[string]string{}, faults: map[string]error{}, listed: map[string]*T{}})
+	return c.collection(plural).Watch(ctx, &follow[T]{to: to, what: path.Base(plural), known: map[string]string{}, faults: map[string]error{}, listed: map[string]item[T]{}})
 }
 
 // follow is a run of Follow. It is the Follower of the texts.
@@ -26,14 +26,21 @@ type follow[T any] struct {
 	known  map[string]string
 	faults map[string]error
 	// listed are the changed objects of a list by name. read is true after the first list, and complete after the first Complete.
-	listed         map[string]*T
+	listed         map[string]item[T]
 	read, complete bool
 	failing        bool
+}
+
+// item is an object of a list.
+type item[T any] struct {
+	object  *T
+	version string
 }
 
 // Put decodes a text. An object of a list waits for Complete.
 func (f *follow[T]) Put(t cluster.Text, listing bool) {
 	delete(f.faults, t.Name)
+	delete(f.listed, t.Name)
 	if t.Err == nil && f.known[t.Name] == t.Version {
 		f.report(listing)
 		return
@@ -50,18 +57,22 @@ func (f *follow[T]) Put(t cluster.Text, listing bool) {
 	case err != nil:
 		f.faults[t.Name] = err
 	case listing:
-		f.known[t.Name] = t.Version
-		f.listed[t.Name] = is
+		f.listed[t.Name] = item[T]{is, t.Version}
 	default:
-		f.known[t.Name] = t.Version
-		f.to.Put(is, !f.complete)
+		f.put(t.Name, item[T]{is, t.Version})
 	}
 	f.report(listing)
+}
+
+func (f *follow[T]) put(name string, i item[T]) {
+	f.known[name] = i.version
+	f.to.Put(i.object, !f.complete)
 }
 
 // Remove removes a deleted object.
 func (f *follow[T]) Remove(name string, listing bool) {
 	delete(f.faults, name)
+	delete(f.listed, name)
 	if _, is := f.known[name]; is {
 		delete(f.known, name)
 		f.to.Remove(name, !f.complete)
@@ -80,7 +91,7 @@ func (f *follow[T]) Complete(names map[string]bool) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.listed)) {
 		if names[name] {
-			f.to.Put(f.listed[name], !f.complete)
+			f.put(name, f.listed[name])
 		}
 	}
 	clear(f.listed)
