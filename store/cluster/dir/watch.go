@@ -200,11 +200,9 @@ func unfinished(path string) bool {
 // stampOf returns the stamp of a file, which it opens if current is true. A link cannot be opened.
 func stampOf(path string, current bool) (stamp, error) {
 	var st unix.Stat_t
-	fd, err := -1, error(nil)
+	var err error
 	if current {
-		if fd, err = unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
-			err = errors.Join(unix.Fstat(fd, &st), unix.Close(fd))
-		}
+		err = statOpen(path, &st)
 	} else {
 		err = unix.Lstat(path, &st)
 	}
@@ -212,4 +210,12 @@ func stampOf(path string, current bool) (stamp, error) {
 		return stamp{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	return stamp{inode: st.Ino, size: uint64(st.Size), mtime: time.Unix(st.Mtim.Unix())}, nil
+}
+
+func statOpen(path string, st *unix.Stat_t) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Fstat(fd, st), unix.Close(fd))
 }
