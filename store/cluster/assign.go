@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -33,33 +32,36 @@ type SubnetRequest struct {
 	// Own are the subnets of the node's record, Previous those that it had before, the newest first. They are
 	// preferred if they still fit and no other node has them.
 	Own, Previous []netip.Prefix
-	// Name is the node's name. Others are the nodes that hold subnets.
+	// Name is the node's name. Others are nodes of the registry, and may have this one. The subnets of one that are not in
+	// the cluster's network, or are all of it, are not avoided.
 	Name   string
-	Others []Holder
+	Others []*Node
 }
 
-// Holder is a node that has a subnet.
-type Holder struct {
-	Name   string
-	Subnet netip.Prefix
-	// Address is the node's address in a registry whose names are keys. Otherwise it is invalid.
-	Address netip.Addr
+// holder is a node that has a subnet.
+type holder struct {
+	*Node
+	subnet netip.Prefix
 }
 
 // Assign returns the subnets for a node, one of each family, IPv4 first. If the
 // records of two nodes have the same subnet, the node whose name sorts first keeps
 // it.
 func (c *Config) Assign(w SubnetRequest) ([]netip.Prefix, error) {
-	if len(w.Demanded) > 0 {
-		return c.demanded(w)
+	var held []holder
+	for _, n := range w.Others {
+		for _, p := range n.PodCIDRs {
+			if n.Name != w.Name && c.Contains(p) {
+				held = append(held, holder{n, p})
+			}
+		}
 	}
-	taken := make([]netip.Prefix, 0, len(w.Others))
-	for _, h := range w.Others {
-		taken = append(taken, h.Subnet)
+	if len(w.Demanded) > 0 {
+		return c.demanded(w, held)
 	}
 	var out []netip.Prefix
 	for _, network := range c.Families() {
-		p, err := c.assign(network, w, taken)
+		p, err := c.assign(network, w, held)
 		if err != nil {
 			return nil, err
 		}
@@ -68,24 +70,24 @@ func (c *Config) Assign(w SubnetRequest) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-func (c *Config) assign(network netip.Prefix, w SubnetRequest, taken []netip.Prefix) (netip.Prefix, error) {
+func (c *Config) assign(network netip.Prefix, w SubnetRequest, held []holder) (netip.Prefix, error) {
 	fits := func(p netip.Prefix) bool { return network.Overlaps(p) && c.Fits(p) }
 	if i := slices.IndexFunc(w.Own, fits); i >= 0 {
 		p := w.Own[i]
-		if h, ok := w.holder(p); ok && w.Name >= h.Name {
+		if h := holderOf(p, held); h != nil && w.Name >= h.Name {
 			return netip.Prefix{}, conflict(p, h)
 		}
 		return p, nil
 	}
 	for _, p := range w.Previous {
-		if _, held := w.holder(p); fits(p) && !held {
+		if fits(p) && holderOf(p, held) == nil {
 			return p, nil
 		}
 	}
-	return c.choose(network, taken)
+	return c.choose(network, held)
 }
 
-func (c *Config) demanded(w SubnetRequest) ([]netip.Prefix, error) {
+func (c *Config) demanded(w SubnetRequest, held []holder) ([]netip.Prefix, error) {
 	n := Node{Name: w.Name, PodCIDRs: w.Demanded}
 	if err := n.CheckIn(c); err != nil {
 		return nil, err
@@ -95,31 +97,27 @@ func (c *Config) demanded(w SubnetRequest) ([]netip.Prefix, error) {
 	}
 	var faults []error
 	for _, p := range w.Demanded {
-		if h, ok := w.holder(p); ok && (!slices.Contains(w.Own, p) || h.Name < w.Name) {
+		if h := holderOf(p, held); h != nil && (!slices.Contains(w.Own, p) || h.Name < w.Name) {
 			faults = append(faults, conflict(p, h))
 		}
 	}
 	return w.Demanded, errors.Join(faults...)
 }
 
-// holder returns the first node by name, except this one, whose subnet overlaps p.
-func (w *SubnetRequest) holder(p netip.Prefix) (Holder, bool) {
-	var found []Holder
-	for _, h := range w.Others {
-		if h.Name != w.Name && h.Subnet.IsValid() && h.Subnet.Overlaps(p) {
-			found = append(found, h)
+// holderOf returns the first node by name whose subnet overlaps p, or nil.
+func holderOf(p netip.Prefix, held []holder) (first *holder) {
+	for i := range held {
+		if h := &held[i]; h.subnet.Overlaps(p) && (first == nil || h.Name < first.Name) {
+			first = h
 		}
 	}
-	if len(found) == 0 {
-		return Holder{}, false
-	}
-	return slices.MinFunc(found, func(a, b Holder) int { return cmp.Compare(a.Name, b.Name) }), true
+	return first
 }
 
-func conflict(p netip.Prefix, h Holder) error {
+func conflict(p netip.Prefix, h *holder) error {
 	name := h.Name
-	if h.Address.IsValid() {
-		name += " (" + h.Address.String() + ")"
+	if a := h.Address(); a.IsValid() {
+		name += " (" + a.String() + ")"
 	}
-	return fmt.Errorf("pod network %s: %w: %s has %s", p, ErrConflict, name, h.Subnet)
+	return fmt.Errorf("pod network %s: %w: %s has %s", p, ErrConflict, name, h.subnet)
 }

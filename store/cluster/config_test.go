@@ -136,7 +136,7 @@ func prefixes(list ...string) []netip.Prefix {
 func others(taken []netip.Prefix) SubnetRequest {
 	w := SubnetRequest{Name: "node"}
 	for _, p := range taken {
-		w.Others = append(w.Others, Holder{Name: "other", Subnet: p})
+		w.Others = append(w.Others, &Node{Name: "other", PodCIDRs: []netip.Prefix{p}})
 	}
 	return w
 }
@@ -159,7 +159,7 @@ func TestAssignFree(t *testing.T) {
 		{"all are taken", `{"Network":"10.0.0.0/22"}`, prefixes("10.0.1.0/24", "10.0.3.0/24", "10.0.2.0/24"), nil, ErrFull},
 		{"larger and smaller ones, of a former configuration", `{"Network":"10.0.0.0/20"}`, prefixes("10.0.0.0/21", "10.0.8.16/28", "10.0.9.0/24", "10.0.10.0/23", "10.0.12.0/23", "10.0.15.0/24"), prefixes("10.0.14.0/24"), nil},
 		{"the top of the addresses", `{"Network":"255.255.252.0/22"}`, prefixes("255.255.254.0/23"), prefixes("255.255.253.0/24"), nil},
-		{"all of it", `{"Network":"10.0.0.0/8"}`, prefixes("0.0.0.0/0"), nil, ErrFull},
+		{"records that hold no subnet of the network", `{"Network":"10.0.0.0/22"}`, prefixes("0.0.0.0/0", "10.0.0.0/22", "10.0.1.0/24", "192.0.2.0/24", "10.0.3.0/24"), prefixes("10.0.2.0/24"), nil},
 		{"both families", `{"Network":"10.0.0.0/22","EnableIPv6":true,"IPv6Network":"fd00::/62"}`, prefixes("10.0.1.0/24", "fd00::/64", "10.0.2.0/24", "fd00:0:0:2::/63"), prefixes("10.0.3.0/24", "fd00:0:0:1::/64"), nil},
 		{"one family is full", `{"Network":"10.0.0.0/22","EnableIPv6":true,"IPv6Network":"fd00::/62"}`, prefixes("fd00:0:0:1::/64", "fd00:0:0:2::/63"), nil, ErrFull},
 	} {
@@ -193,7 +193,12 @@ func TestAssign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	holders := []Holder{{Name: "b", Subnet: netip.MustParsePrefix("10.0.5.0/24")}, {Name: "d", Subnet: netip.MustParsePrefix("10.0.6.0/24")}, {Name: "a", Subnet: netip.MustParsePrefix("10.0.6.128/25")}}
+	holders := []*Node{
+		{Name: "b", PublicIP: netip.MustParseAddr("192.0.2.2"), PodCIDRs: prefixes("10.0.5.0/24")},
+		{Name: "d", PodCIDRs: prefixes("10.0.6.0/24")},
+		{Name: "a", PodCIDRs: prefixes("10.0.6.128/25")},
+		{Name: "c", PodCIDRs: prefixes("10.0.1.0/24")},
+	}
 	own := func(p4, p6 string) []netip.Prefix { return prefixes(p4, p6) }
 	for _, c := range []struct {
 		name    string
@@ -204,7 +209,7 @@ func TestAssign(t *testing.T) {
 		{"own", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
 		{"own before previous", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
 		{"previous where own does not fit", SubnetRequest{Own: own("10.9.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.2.0/24", "fd00:0:0:1::/64"), ""},
-		{"own that another took first", SubnetRequest{Own: own("10.0.5.0/24", "fd00:0:0:1::/64")}, nil, "b has 10.0.5.0/24"},
+		{"own that another took first", SubnetRequest{Own: own("10.0.5.0/24", "fd00:0:0:1::/64")}, nil, "b (192.0.2.2) has 10.0.5.0/24"},
 		{"own that another asks for later", SubnetRequest{Name: "aa", Own: own("10.0.5.0/24", "fd00:0:0:1::/64")}, own("10.0.5.0/24", "fd00:0:0:1::/64"), ""},
 		{"demanded", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Demanded: own("10.0.9.0/26", "fd00:0:0:9::/80")}, own("10.0.9.0/26", "fd00:0:0:9::/80"), ""},
 		{"demanded, held", SubnetRequest{Demanded: own("10.0.6.0/24", "fd00:0:0:9::/64")}, nil, "a has 10.0.6.128/25"},
@@ -222,7 +227,7 @@ func TestAssign(t *testing.T) {
 			t.Errorf("%s: %v, %v", c.name, got, err)
 		}
 	}
-	if got, err := dual.Assign(SubnetRequest{Name: "c", Previous: own("10.0.5.0/24", "fd00:0:0:7::/64"), Others: holders}); err != nil || got[0] == holders[0].Subnet || got[1] != netip.MustParsePrefix("fd00:0:0:7::/64") {
+	if got, err := dual.Assign(SubnetRequest{Name: "c", Previous: own("10.0.5.0/24", "fd00:0:0:7::/64"), Others: holders}); err != nil || got[0] == holders[0].PodCIDRs[0] || got[1] != netip.MustParsePrefix("fd00:0:0:7::/64") {
 		t.Errorf("previous that another has: %v, %v", got, err)
 	}
 }

@@ -166,6 +166,12 @@ func (w *Owner) Current(c Author) bool {
 	return w.unsaved && c == (Author{}) || w.wrote(c) && c.Boot == w.o.Boot
 }
 
+// Unchanged reports whether want need not be written in place of a record of this node. It sets want's author.
+func (w *Owner) Unchanged(found, want *Node) bool {
+	want.Author = found.Author
+	return found.Same(want) && w.Current(found.Author)
+}
+
 // Next returns the author of the next write of a record, which has the author found. It is saved before it is
 // returned, so that the record is this machine's if the agent is killed between the two writes.
 func (w *Owner) Next(ctx context.Context, found Author) Author {

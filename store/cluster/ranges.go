@@ -48,19 +48,6 @@ type ForeignRange struct {
 	Returning bool
 }
 
-// Collection is a set of small texts by name. For a name that does not meet CheckName, Read and Write return ErrInvalid.
-type Collection interface {
-	// List calls each with every text and its version. The text of one that cannot be read is nil.
-	List(ctx context.Context, each func(name string, text []byte, version string)) error
-	// Read returns a text and its version, which is "" if there is no text.
-	Read(ctx context.Context, name string) (text []byte, version string, err error)
-	// Write creates or replaces a text, or deletes it if text is nil, and returns the new version. If the
-	// version is not the given one any more, it writes nothing and returns ErrRaced. After another error it may
-	// have written. Kubernetes does not delete: its nodes have no permission for that, and the error is
-	// errors.ErrUnsupported.
-	Write(ctx context.Context, name string, text []byte, version string) (next string, err error)
-}
-
 // CutPageName returns the page of a key with a prefix, or false if it is not the key of a page.
 func CutPageName(prefix, key string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(key, prefix)

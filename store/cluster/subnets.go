@@ -93,15 +93,16 @@ func (c *Config) Fits(p netip.Prefix) bool {
 const choices = 100
 
 // choose returns a random one of the first free subnets of a network, or ErrFull. A free subnet
-// overlaps no taken one.
-func (c *Config) choose(network netip.Prefix, taken []netip.Prefix) (netip.Prefix, error) {
+// overlaps no held one.
+func (c *Config) choose(network netip.Prefix, held []holder) (netip.Prefix, error) {
 	first, last, length := c.SubnetMin, c.SubnetMax, c.SubnetLen
 	if !network.Addr().Is4() {
 		first, last, length = c.IPv6SubnetMin, c.IPv6SubnetMax, c.IPv6SubnetLen
 	}
-	used := make(map[netip.Prefix]bool, len(taken))
+	used := make(map[netip.Prefix]bool, len(held))
 	var larger []netip.Prefix
-	for _, p := range taken {
+	for _, h := range held {
+		p := h.subnet
 		if same, err := p.Addr().Prefix(length); err == nil && p.Bits() >= length {
 			used[same] = true
 		} else if err == nil {

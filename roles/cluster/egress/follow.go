@@ -61,7 +61,7 @@ func (k *Keeper) path(name ...string) string {
 	return rest.Path(append([]string{"api", "v1", "namespaces", k.Namespace, "configmaps"}, name...)...)
 }
 
-// collection is a rest.Follower. put and remove are called with the Keeper's lock.
+// collection is a cluster.Follower. put and remove are called with the Keeper's lock.
 type collection[P rest.Kind] struct {
 	keeper *Keeper
 	put    func(P)

@@ -33,7 +33,7 @@ const (
 	fenceTime = 2 * time.Minute
 )
 
-// controller assigns pod networks in one term of a leader. It is a rest.Follower.
+// controller assigns pod networks in one term of a leader. It is a cluster.Follower.
 type controller struct {
 	client *registry
 	log    *slog.Logger

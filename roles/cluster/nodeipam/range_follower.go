@@ -13,7 +13,7 @@ import (
 // rangeKey begins the names of ClusterCIDRs in the queue. No Node has it in its name.
 const rangeKey = "clustercidr/"
 
-// rangeFollower is the controller as the rest.Follower of the ClusterCIDRs.
+// rangeFollower is the controller as the cluster.Follower of the ClusterCIDRs.
 type rangeFollower struct{ *controller }
 
 // Put stores a ClusterCIDR.

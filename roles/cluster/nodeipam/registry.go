@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles/cluster/process"
+	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/dir"
 	"github.com/cnibox/cnibox/store/cluster/etcd"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
@@ -22,7 +23,7 @@ type registry struct {
 	// api is the API server, or nil in etcd and in a directory. There are no events, conditions and ClusterCIDRs without it.
 	api *rest.Client
 	// follow follows the Nodes until ctx ends.
-	follow func(ctx context.Context, to rest.Follower[*nodeObject]) error
+	follow func(ctx context.Context, to cluster.Follower[*nodeObject]) error
 	close  func()
 	// refused has when the server last refused a change of a condition.
 	refused refusal
@@ -42,13 +43,13 @@ func (s *settings) open(env []string) (*registry, error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.withoutServer(r, r), nil
+		return withoutServer(r, r), nil
 	case s.dir != "":
-		r, err := dir.Open(dir.Options{Dir: s.dir, Name: name})
+		r, err := dir.Open(dir.Options{Dir: s.dir, Name: name, Rescan: s.lease.Retry})
 		if err != nil {
 			return nil, err
 		}
-		return s.withoutServer(r, r), nil
+		return withoutServer(r, r), nil
 	}
 	client, err := rest.Open(rest.Choose(s.kubeconfig, s.master, func(name string) string { return process.Getenv(env, name) }))
 	if err != nil {
@@ -59,17 +60,17 @@ func (s *settings) open(env []string) (*registry, error) {
 
 // kubernetes returns the registry of an API server.
 func kubernetes(client *rest.Client) *registry {
-	follow := func(ctx context.Context, to rest.Follower[*nodeObject]) error {
+	follow := func(ctx context.Context, to cluster.Follower[*nodeObject]) error {
 		return rest.Follow(ctx, client, nodesPath, to)
 	}
 	return &registry{Objects: client, api: client, follow: follow, close: client.Close}
 }
 
-// withoutServer returns a registry that is read at the intervals of the Lease.
-func (s *settings) withoutServer(r objects.Registry, c io.Closer) *registry {
+// withoutServer returns a registry without an API server.
+func withoutServer(r objects.Registry, c io.Closer) *registry {
 	client := objects.New(r)
-	follow := func(ctx context.Context, to rest.Follower[*nodeObject]) error {
-		return objects.Follow(ctx, client, nodesPath, s.lease.Retry, to)
+	follow := func(ctx context.Context, to cluster.Follower[*nodeObject]) error {
+		return objects.Follow(ctx, client, nodesPath, to)
 	}
 	return &registry{Objects: client, follow: follow, close: func() { _ = c.Close() }} // only connections are closed
 }

@@ -43,8 +43,7 @@ func (w *world) referee(enough int) *referee {
 	ctx, stop := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	if w.registry != nil {
-		interval := time.Duration(max(20, enough/10)) * time.Millisecond // a list of many nodes takes long
-		go func() { defer close(done); _ = objects.Follow(ctx, w.registry, nodesPath, interval, r) }()
+		go func() { defer close(done); _ = objects.Follow(ctx, w.registry, nodesPath, r) }()
 		w.t.Cleanup(func() { stop(); <-done })
 		return r
 	}

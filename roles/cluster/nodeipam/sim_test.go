@@ -20,7 +20,6 @@ import (
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/kube/election"
-	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/store/cluster/objects"
 	"github.com/cnibox/cnibox/store/cluster/web"
 	"github.com/cnibox/cnibox/test/sim"
@@ -45,10 +44,11 @@ type simWorld struct {
 	capacity int
 	created  int
 	faults   int
-	watches  bool
-	mu       sync.Mutex
-	parked   []*simRequest
-	err      error
+	// watch is how Nodes are followed: as in Kubernetes, as in etcd, or as in a directory without inotify.
+	watch  watchKind
+	mu     sync.Mutex
+	parked []*simRequest
+	err    error
 }
 
 type simObject struct {
@@ -90,11 +90,19 @@ const (
 	writtenLate
 )
 
+type watchKind int
+
+const (
+	watchKube watchKind = iota
+	watchEtcd
+	watchDir
+)
+
 const nodeTexts = "nodeipam-nodes"
 
 func newSimWorld(t *testing.T, n int, r *rand.Rand) *simWorld {
 	t.Helper()
-	w := &simWorld{t: t, objects: map[string]map[string]simObject{}, faults: []int{0, 5, 15}[r.IntN(3)], watches: r.IntN(2) == 0}
+	w := &simWorld{t: t, objects: map[string]map[string]simObject{}, faults: []int{0, 5, 15}[r.IntN(3)], watch: watchKind(r.IntN(3))}
 	w.capacity = 1
 	for w.capacity < n {
 		w.capacity *= 2
@@ -128,11 +136,11 @@ func (p *simReplica) start() {
 	}
 	client := objects.New(simClient{p, life})
 	reg := &registry{Objects: client, close: func() {}}
-	reg.follow = func(ctx context.Context, to rest.Follower[*nodeObject]) error {
-		if p.w.watches {
-			return simClient{p, life}.watch(ctx, to)
+	reg.follow = func(ctx context.Context, to cluster.Follower[*nodeObject]) error {
+		if p.w.watch == watchKube {
+			return simCollection{simClient{p, life}, nodeTexts}.Watch(ctx, simNodes{to})
 		}
-		return objects.Follow(ctx, client, nodesPath, 1, to)
+		return objects.Follow(ctx, client, nodesPath, to)
 	}
 	n := networks{clusters: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, mask4: 16}
 	for size := 1; size < p.w.capacity; size *= 2 {
@@ -231,7 +239,7 @@ func (c simClient) do(what string, execute func() error, writes bool) error {
 	return err
 }
 
-func (c simClient) Collection(name string) cluster.Collection { return simCollection{c, name} }
+func (c simClient) Collection(name string) cluster.Watched { return simCollection{c, name} }
 
 type simCollection struct {
 	simClient
@@ -271,12 +279,20 @@ func (l simCollection) Write(_ context.Context, name string, text []byte, versio
 	return next, nil
 }
 
-// watch reads all Nodes, and follows them late. The watch ends, and the history that it needs may be gone then.
-func (c simClient) watch(ctx context.Context, to rest.Follower[*nodeObject]) error {
-	w := c.p.w
+// simNodes passes Nodes on as an API server's client does.
+type simNodes struct{ cluster.Follower[*nodeObject] }
+
+func (n simNodes) Put(t cluster.Text, listing bool) { n.Follower.Put(simNodeOf(t), listing) }
+
+// Watch reads all texts, and follows them late. The watch ends, and the history that it needs may be gone then.
+func (l simCollection) Watch(ctx context.Context, to cluster.Follower[cluster.Text]) error {
+	w := l.p.w
 	at := -1
 	for ctx.Err() == nil {
-		f, err := c.park("watch")
+		if w.watch == watchDir {
+			at = -1
+		}
+		f, err := l.park("watch")
 		switch {
 		case err != nil:
 			return err
@@ -286,15 +302,15 @@ func (c simClient) watch(ctx context.Context, to rest.Follower[*nodeObject]) err
 				at = -1
 			}
 		case at < 0 || f == writtenLate:
-			all := maps.Clone(w.objects[nodeTexts])
+			all := maps.Clone(w.objects[l.name])
 			at = len(w.events)
-			if _, err := c.park("answer of list"); err != nil {
+			if _, err := l.park("answer of list"); err != nil {
 				return err
 			}
 			names := map[string]bool{}
 			for _, name := range slices.Sorted(maps.Keys(all)) {
 				names[name] = true
-				to.Put(simNodeOf(all[name]), true)
+				to.Put(simText(name, all[name]), true)
 			}
 			to.Complete(names)
 		case at < len(w.events):
@@ -304,7 +320,7 @@ func (c simClient) watch(ctx context.Context, to rest.Follower[*nodeObject]) err
 				if e.text == nil {
 					to.Remove(e.name, false)
 				} else {
-					to.Put(simNodeOf(e.simObject), false)
+					to.Put(simText(e.name, e.simObject), false)
 				}
 			}
 		default:
@@ -317,12 +333,18 @@ func (c simClient) watch(ctx context.Context, to rest.Follower[*nodeObject]) err
 // compacts reports whether the events after a failed watch are gone.
 func (w *simWorld) compacts(at int) bool { return len(w.events)-at > 5 }
 
-func simNodeOf(o simObject) *nodeObject {
+func simText(name string, o simObject) cluster.Text {
+	return cluster.Text{Name: name, Version: strconv.Itoa(o.version), Text: o.text}
+}
+
+func simNodeOf(t cluster.Text) *nodeObject {
 	n := &nodeObject{}
-	_ = json.Unmarshal(o.text, n)
-	n.Metadata.ResourceVersion = strconv.Itoa(o.version)
+	_ = json.Unmarshal(t.Text, n)
+	n.Metadata.ResourceVersion = t.Version
 	return n
 }
+
+func podCIDRsOf(o simObject) []string { return simNodeOf(simText("", o)).Spec.PodCIDRs }
 
 // write replaces or deletes an object, and checks what it becomes.
 func (w *simWorld) write(collection, name string, text []byte, version string) (string, error) {
@@ -343,7 +365,7 @@ func (w *simWorld) write(collection, name string, text []byte, version string) (
 	}
 	if collection == nodeTexts {
 		w.events = append(w.events, simEvent{name, o})
-		if exists && text != nil && len(simNodeOf(before).Spec.PodCIDRs) > 0 && !slices.Equal(simNodeOf(before).Spec.PodCIDRs, simNodeOf(o).Spec.PodCIDRs) {
+		if exists && text != nil && len(podCIDRsOf(before)) > 0 && !slices.Equal(podCIDRsOf(before), podCIDRsOf(o)) {
 			w.broken("the pod network of %s changes", name)
 		}
 	}
@@ -456,7 +478,7 @@ func (w *simWorld) Check() error {
 	w.checked = len(w.events)
 	owners := map[string]string{}
 	for name, o := range w.objects[nodeTexts] {
-		for _, p := range simNodeOf(o).Spec.PodCIDRs {
+		for _, p := range podCIDRsOf(o) {
 			if owners[p] != "" {
 				return fmt.Errorf("%s and %s have %s", name, owners[p], p)
 			}
@@ -501,7 +523,7 @@ func (w *simWorld) End() error {
 
 func (w *simWorld) assigned() bool {
 	for _, o := range w.objects[nodeTexts] {
-		if len(simNodeOf(o).Spec.PodCIDRs) == 0 {
+		if len(podCIDRsOf(o)) == 0 {
 			return false
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -191,7 +190,7 @@ func (w *world) all() map[string]rest.Node {
 func (w *world) follow() map[string]rest.Node {
 	ctx, stop := context.WithCancel(w.t.Context())
 	c := &copied{nodes: map[string]rest.Node{}, stop: stop}
-	_ = objects.Follow(ctx, w.registry, nodesPath, time.Hour, c)
+	_ = objects.Follow(ctx, w.registry, nodesPath, c)
 	w.must(c.err)
 	return c.nodes
 }

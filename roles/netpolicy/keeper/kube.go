@@ -325,7 +325,7 @@ func followVersions[P rest.Kind](ctx context.Context, client *rest.Client, group
 	}
 }
 
-// collection is a rest.Follower that passes changes on.
+// collection is a cluster.Follower that passes changes on.
 type collection[P rest.Kind] struct {
 	source   *Kube
 	what     string

@@ -33,6 +33,7 @@ func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
 		{"release", network, release, false},
 		{"end", network, end, false},
 		{"ranges", network, ranges, false},
+		{"watched collection", network, watched, false},
 		{"one name", network, oneName, false},
 		{"clone", network, clone, false},
 		{"clone of a running node", network, runningClone, false},

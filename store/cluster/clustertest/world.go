@@ -35,6 +35,8 @@ type World struct {
 	// Hostile writes records that cannot be used, under different names. It returns
 	// the names that must appear as faults.
 	Hostile func(tb testing.TB) []string
+	// Text writes a text of a collection as another program does, which may be no valid one.
+	Text func(tb testing.TB, collection, name string, text []byte)
 	// Down stops the registry from answering until up is called.
 	Down func(tb testing.TB) (up func())
 

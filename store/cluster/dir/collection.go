@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -21,7 +22,7 @@ type collection struct {
 }
 
 // Collection returns the texts in "<name>/".
-func (r *Registry) Collection(name string) cluster.Collection { return collection{r, name} }
+func (r *Registry) Collection(name string) cluster.Watched { return collection{r, name} }
 
 // path returns a file's path and makes its directory.
 func (l collection) path(name string) (string, error) {
@@ -64,35 +65,37 @@ func (r *Registry) mounted() error {
 	return nil
 }
 
-// List calls each with every text. It reads the names under the lock: on some file systems a list lacks a file that is
-// being replaced. A file that has another type, is too large or has no permission to be read stops
-// no other one. Other errors, such as those of a network file system, may pass, so they end the list.
-func (l collection) List(ctx context.Context, each func(name string, text []byte, version string)) error {
+// names reads the names under the lock: on some file systems a list lacks a file that is being replaced.
+func (l collection) names(ctx context.Context) ([]string, error) {
 	if err := l.r.mounted(); err != nil {
-		return fmt.Errorf("open cluster directory: %w: %w: mount it", cluster.ErrUnavailable, err)
+		return nil, fmt.Errorf("open cluster directory: %w: %w: mount it", cluster.ErrUnavailable, err)
 	}
 	unlock, err := l.r.lock(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	defer unlock()
 	entries, err := l.r.list(l.name)
-	l.r.tidy(l.name, entries)
-	unlock()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l.r.tidy(l.name, entries)
+	return slices.DeleteFunc(namesOf(entries), func(name string) bool { return cluster.CheckName(name) != nil }), nil
+}
+
+// List calls each with every text. A file that has another type, is too large or has no permission to be read stops
+// no other one. Other errors, such as those of a network file system, may pass, so they end the list.
+func (l collection) List(ctx context.Context, each func(name string, text []byte, version string)) error {
+	names, err := l.names(ctx)
+	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		name, ok := nameOf(e.Name())
-		if !ok || cluster.CheckName(name) != nil {
-			continue
-		}
+	for _, name := range names {
 		text, version, err := l.Read(ctx, name)
 		switch {
-		case !e.Type().IsRegular() || errors.Is(err, smallfile.ErrTooLarge) || errors.Is(err, fs.ErrPermission):
-			each(name, nil, "")
-		case err != nil:
+		case unread(err) != nil:
 			return err
-		case version != "":
+		case err != nil || version != "":
 			each(name, text, version)
 		}
 	}
@@ -109,13 +112,18 @@ func (l collection) Read(_ context.Context, name string) (text []byte, version s
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "", nil
 	}
-	if errors.Is(err, smallfile.ErrTooLarge) {
-		return nil, "", fmt.Errorf("%w: %w: restore or delete the file", cluster.ErrInvalid, err)
-	}
 	if err != nil {
-		return nil, "", fmt.Errorf("read %s: %w: %w", l.name, cluster.ErrUnavailable, err)
+		return nil, "", l.fault(err)
 	}
 	return text, hash(text), nil
+}
+
+// fault returns the error for a file that cannot be read.
+func (l collection) fault(err error) error {
+	if errors.Is(err, smallfile.ErrTooLarge) {
+		return fmt.Errorf("%w: %w: restore or delete the file", cluster.ErrInvalid, err)
+	}
+	return fmt.Errorf("read %s: %w: %w", l.name, cluster.ErrUnavailable, err)
 }
 
 func hash(text []byte) string {
@@ -150,4 +158,31 @@ func (l collection) Write(ctx context.Context, name string, text []byte, version
 		return "", fmt.Errorf("write %s: %w: %w", l.name, cluster.ErrUnavailable, err)
 	}
 	return hash(text), nil
+}
+
+// Watch follows the files.
+func (l collection) Watch(ctx context.Context, to cluster.Follower[cluster.Text]) error {
+	w := watch{r: l.r, to: texts{l, to}, dir: l.name, limit: cluster.MaxPage, current: true}
+	return w.run(ctx)
+}
+
+// texts passes the files of a collection on.
+type texts struct {
+	collection
+	cluster.Follower[cluster.Text]
+}
+
+func (t texts) list(ctx context.Context) ([]string, error) { return t.names(ctx) }
+
+func (t texts) Put(f file, listing bool) {
+	if cluster.CheckName(f.name) != nil {
+		return
+	}
+	text := cluster.Text{Name: f.name, Text: f.text}
+	if f.err != nil {
+		text.Text, text.Err = nil, t.fault(f.err)
+	} else {
+		text.Version = hash(f.text)
+	}
+	t.Follower.Put(text, listing)
 }

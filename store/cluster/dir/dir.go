@@ -66,13 +66,14 @@ type Options struct {
 	// that has used the registry before, because then the directory is a mount point of a file
 	// system that is not mounted.
 	Found func()
+	// Rescan is the interval at which a watch compares all files, for changes that inotify does not report: those of
+	// other machines on a network file system. 0 means 30 s.
+	Rescan time.Duration
 }
 
 // Registry is a directory that is opened for one node.
 type Registry struct {
 	o Options
-	// rescan is the interval of full comparisons.
-	rescan time.Duration
 	// turn is held with the lock. The goroutines of a process wait for it in order, and none waits too long.
 	turn chan struct{}
 	// pages watches the pages of ranges, and is nil before they exist.
@@ -92,16 +93,10 @@ func Open(o Options) (*Registry, error) {
 		return nil, fmt.Errorf("open cluster directory: %w", err)
 	}
 	o.Dir = filepath.Clean(o.Dir)
-	return &Registry{o: o, rescan: rescan, turn: make(chan struct{}, 1)}, nil
-}
-
-// warn reports keys of the configuration that have no effect.
-func (r *Registry) warn(texts []string) {
-	for _, w := range texts {
-		if r.o.Warn != nil {
-			r.o.Warn(w)
-		}
+	if o.Rescan == 0 {
+		o.Rescan = rescan
 	}
+	return &Registry{o: o, turn: make(chan struct{}, 1)}, nil
 }
 
 // config reads config.json.
@@ -143,7 +138,7 @@ func (r *Registry) publish(ctx context.Context, want *cluster.Node) error {
 	if err != nil {
 		return err
 	}
-	own, holders, err := r.others(config)
+	own, others, err := r.others()
 	if err != nil {
 		return err
 	}
@@ -151,13 +146,12 @@ func (r *Registry) publish(ctx context.Context, want *cluster.Node) error {
 		return err
 	}
 	want.PodCIDRs, err = config.Assign(cluster.SubnetRequest{
-		Name: want.Name, Demanded: want.PodCIDRs, Own: own.node.PodCIDRs, Previous: r.o.Owner.Former(), Others: holders,
+		Name: want.Name, Demanded: want.PodCIDRs, Own: own.node.PodCIDRs, Previous: r.o.Owner.Former(), Others: others,
 	})
 	if err != nil {
 		return err
 	}
-	want.Author = own.node.Author
-	if own.err == nil && own.node.Same(want) && r.o.Owner.Current(want.Author) {
+	if own.err == nil && r.o.Owner.Unchanged(&own.node, want) {
 		return nil
 	}
 	want.Author = r.o.Owner.Next(ctx, own.node.Author)
@@ -276,9 +270,9 @@ func (r *Registry) makeNodes() error {
 	return nil
 }
 
-// others reads every record under the lock: the node's own, and the subnets of other nodes. An invalid record
+// others reads every record under the lock: the node's own, and those of other nodes. An invalid record
 // reserves its subnets, too.
-func (r *Registry) others(config *cluster.Config) (own record, holders []cluster.Holder, err error) {
+func (r *Registry) others() (own record, others []*cluster.Node, err error) {
 	entries, err := r.list(nodesDir)
 	if err != nil {
 		return own, nil, err
@@ -293,13 +287,10 @@ func (r *Registry) others(config *cluster.Config) (own record, holders []cluster
 			own = rec
 			continue
 		}
-		for _, p := range rec.node.PodCIDRs {
-			if config.Contains(p) {
-				holders = append(holders, cluster.Holder{Name: name, Subnet: p})
-			}
-		}
+		rec.node.Name = name
+		others = append(others, &rec.node)
 	}
-	return own, holders, nil
+	return own, others, nil
 }
 
 // list returns the files of a directory of the registry, in order. A missing directory is fs.ErrNotExist.

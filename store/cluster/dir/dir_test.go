@@ -49,7 +49,7 @@ func world(t *testing.T, conf string) *clustertest.World {
 	return &clustertest.World{
 		Open: func(tb testing.TB, name string, owner *cluster.Owner) cluster.Registry {
 			r := open(tb, dir, name)
-			r.o.Owner = owner
+			r.o.Owner, r.o.Rescan = owner, time.Hour // so that inotify alone notices changes
 			return r
 		},
 		Writes: func(tb testing.TB) string {
@@ -59,7 +59,7 @@ func world(t *testing.T, conf string) *clustertest.World {
 			}
 			var b strings.Builder
 			for _, e := range entries {
-				is, err := stampOf(file(e.Name()))
+				is, err := stampOf(file(e.Name()), false)
 				fmt.Fprintln(&b, e.Name(), is, err)
 			}
 			return b.String()
@@ -97,6 +97,9 @@ func world(t *testing.T, conf string) *clustertest.World {
 				tb.Fatal(err)
 			}
 			return append(names, "link", "fifo", "directory")
+		},
+		Text: func(tb testing.TB, collection, name string, text []byte) {
+			write(tb, filepath.Join(dir, collection, name+suffix), string(text))
 		},
 		Down: func(tb testing.TB) func() {
 			if err := os.Rename(dir, dir+".away"); err != nil {
@@ -270,7 +273,7 @@ func TestNewRecords(t *testing.T) {
 			return errors.Join(os.Remove(path), os.Link(next, path))
 		}, func(u cluster.Update) bool { return u.Snapshot.Config.Network.String() == "10.245.0.0/16" }},
 	}
-	r.rescan = time.Hour // so that no full comparison notices the change
+	r.o.Rescan = time.Hour // so that no full comparison notices the change
 	step := -1
 	first(t, r, func(u cluster.Update) bool {
 		if u.Snapshot == nil || step >= 0 && !steps[step].ok(u) {

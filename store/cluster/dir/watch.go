@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,35 +17,36 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// rescan is the interval of full comparisons, for changes that inotify does not
-// report.
+// rescan is the default interval of full comparisons, for changes that inotify does not report.
 const rescan = 30 * time.Second
 
-// Watch reports the content of the files. It returns ctx's error.
-func (r *Registry) Watch(ctx context.Context, to *cluster.Relay) error {
-	wait := web.Backoff{Max: 2 * time.Second}
-	v := &view{r: r, relay: to}
-	for {
-		err := v.follow(ctx, &wait)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if !errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrInvalid) {
-			err = fmt.Errorf("watch cluster directory: %w: %w", cluster.ErrUnavailable, err)
-		}
-		to.Fail(err)
-		if err := wait.Wait(ctx, 0); err != nil {
-			return err
-		}
-	}
+// file is a file as a watch reads it. If it cannot be read, err is the reason.
+type file struct {
+	name string
+	text []byte
+	err  error
 }
 
-// view is the state of one Watch.
-type view struct {
-	r     *Registry
-	relay *cluster.Relay
-	table cluster.Table
-	seen  map[string]stamp
+// consumer is what a watch is for: the nodes, or the texts of a collection.
+type consumer interface {
+	cluster.Follower[file]
+	// make makes the directory. list returns the names of the files that may have changed, which are all at the first call.
+	make() error
+	list(ctx context.Context) (names []string, err error)
+}
+
+// watch follows the files of a directory in the registry.
+type watch struct {
+	r  *Registry
+	to consumer
+	// dir is the directory's name, and limit bounds the size of a file.
+	dir   string
+	limit int64
+	// config is true if all files are read again when the configuration is written. current is true if a full comparison opens each file:
+	// on network file systems only that certainly shows the changes of other machines, and it costs a request for each file.
+	config, current bool
+	// seen has the files that were read, and is nil if all files must be read.
+	seen map[string]stamp
 }
 
 // stamp identifies the file that was read.
@@ -55,158 +55,135 @@ type stamp struct {
 	mtime       time.Time
 }
 
+// run reports the files and their changes. It returns ctx's error.
+func (w *watch) run(ctx context.Context) error {
+	wait := web.Backoff{Max: 2 * time.Second}
+	for {
+		err := w.follow(ctx, &wait)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrInvalid) {
+			err = fmt.Errorf("watch cluster directory: %w: %w", cluster.ErrUnavailable, err)
+		}
+		w.to.Failed(err)
+		if err := wait.Wait(ctx, 0); err != nil {
+			return err
+		}
+	}
+}
+
 // follow reports the directory's state and its changes until it fails.
-func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
-	if err := v.r.makeNodes(); err != nil {
+func (w *watch) follow(ctx context.Context, wait *web.Backoff) error {
+	if err := w.to.make(); err != nil {
 		return err
 	}
-	in, err := notify(v.r.o.Dir, filepath.Join(v.r.o.Dir, nodesDir))
+	in, err := notify(w.r.o.Dir, filepath.Join(w.r.o.Dir, w.dir))
 	if err != nil {
 		return err
 	}
 	defer in.close()
 	defer context.AfterFunc(ctx, in.close)()
 	// Read everything again, because this may be another directory.
-	v.seen = nil
-	for {
-		_, err := v.readAll()
-		if err == nil {
-			break
+	w.seen = nil
+	for due := true; ; {
+		if due {
+			if err := w.readAll(ctx); err != nil {
+				return err
+			}
+			wait.Reset()
 		}
-		if v.table.Config() != nil {
+		if due, err = w.next(in); err != nil {
 			return err
 		}
-		v.relay.Fail(err)
-		if err := v.awaitChange(in); err != nil {
-			return err
-		}
 	}
-	wait.Reset()
-	v.relay.Put(v.table.Snapshot)
-	for {
-		changed, err := v.next(in)
-		if err != nil {
-			return err
-		}
-		if changed {
-			v.relay.Put(v.table.Snapshot)
-		}
-	}
-}
-
-// awaitChange waits until there may be another configuration.
-func (v *view) awaitChange(in *notifier) error {
-	events, err := in.read(v.r.rescan)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return in.checkPaths()
-	}
-	if slices.ContainsFunc(events, func(e event) bool { return e.mask&vanished != 0 }) {
-		return errMoved
-	}
-	return err
 }
 
 // vanished are the events of a directory that is not at its path any more.
 const vanished = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_IGNORED | unix.IN_UNMOUNT
 
-// next waits for changes, or for the next full comparison.
-func (v *view) next(in *notifier) (bool, error) {
-	events, err := in.read(v.r.rescan)
+// next waits for changes and reads the files. due means that it is time for a full comparison.
+func (w *watch) next(in *notifier) (due bool, err error) {
+	events, err := in.read(w.r.o.Rescan)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		if err := in.checkPaths(); err != nil {
-			return false, err
-		}
-		return v.readAll()
+		return true, in.checkPaths()
 	}
 	if err != nil {
 		return false, err
 	}
-	changed := false
 	for _, e := range events {
 		switch {
 		case e.mask&unix.IN_Q_OVERFLOW != 0:
-			v.seen = nil
-			return v.readAll()
+			w.seen = nil
+			return true, nil
 		case e.mask&vanished != 0:
 			return false, errMoved
 		case e.mask&unix.IN_CREATE != 0 && unfinished(filepath.Join(in.dirs[e.dir], e.name)):
 			// The file is being written. An event follows when it is closed.
-		case e.dir == 0 && e.name == configFile:
-			// Every record is checked again with the new configuration.
-			v.seen = nil
-			return v.readAll()
+		case e.dir == 0 && w.config && e.name == configFile:
+			w.seen = nil
+			return true, nil
 		case e.dir == 1:
-			if name, ok := nameOf(e.name); ok && v.readNode(name) {
-				changed = true
+			if name, ok := nameOf(e.name); ok {
+				w.read(name, false)
 			}
 		}
 	}
-	return changed, nil
+	return false, nil
 }
 
-// readAll reads the configuration and the records that have changed. If the configuration is invalid,
-// the last valid one is used.
-func (v *view) readAll() (bool, error) {
-	config, warnings, err := v.r.config()
-	if err != nil && v.table.Config() == nil {
-		return false, err
-	}
-	changed := false
+// readAll reads the files that have changed, removed ones first. A file that the list lacks may be there: on some file
+// systems that is so while it is being replaced.
+func (w *watch) readAll(ctx context.Context) error {
+	names, err := w.to.list(ctx)
 	if err != nil {
-		changed = v.table.Put(configKey, cluster.Node{}, err)
-	} else {
-		changed = v.table.Remove(configKey)
-		if v.table.SetConfig(config) {
-			changed = true
-			v.r.warn(warnings)
-		}
+		return err
 	}
-	entries, err := v.r.list(nodesDir)
-	if err != nil {
-		return false, err
-	}
-	names := namesOf(entries)
-	present := map[string]bool{configKey: true}
-	before := v.seen
-	v.seen = make(map[string]stamp, len(names))
+	before, listing := w.seen, w.seen == nil
+	w.seen = make(map[string]stamp, len(names))
+	present := make(map[string]bool, len(names))
 	for _, name := range names {
 		present[name] = true
-		is, err := stampOf(v.r.path(name))
-		if err == nil && before[name] == is && !changed {
-			v.seen[name] = is
-			continue
-		}
-		if v.readNode(name) {
-			changed = true
+	}
+	for name := range before {
+		if !present[name] {
+			w.read(name, listing)
 		}
 	}
-	return v.table.Keep(present) || changed, nil
+	for _, name := range names {
+		is, err := stampOf(w.path(name), w.current)
+		if err == nil && before[name] == is {
+			w.seen[name] = is
+		} else if !w.read(name, listing) {
+			delete(present, name)
+		}
+	}
+	if listing {
+		w.to.Complete(present)
+	}
+	return nil
 }
 
-// readNode reads a record and reports whether it has changed. It takes the stamp first, so that a
-// change during the reading is noticed.
-func (v *view) readNode(name string) bool {
-	is, err := stampOf(v.r.path(name))
+func (w *watch) path(name string) string { return filepath.Join(w.r.o.Dir, w.dir, name+suffix) }
+
+// read reads a file, and reports whether it exists. It takes the stamp first, so that a change during the reading is noticed.
+func (w *watch) read(name string, listing bool) bool {
+	is, err := stampOf(w.path(name), false)
+	var text []byte
+	if !errors.Is(err, fs.ErrNotExist) {
+		text, err = smallfile.ReadOwn(w.path(name), w.limit)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
-		delete(v.seen, name)
-		return v.table.Remove(name)
+		delete(w.seen, name)
+		w.to.Remove(name, listing)
+		return false
 	}
-	v.seen[name] = is
-	rec := v.r.read(name)
-	if errors.Is(rec.err, fs.ErrNotExist) {
-		delete(v.seen, name)
-		return v.table.Remove(name)
+	if unread(err) != nil {
+		is = stamp{} // the next comparison reads it again
 	}
-	if unread(rec.err) != nil {
-		delete(v.seen, name) // the next comparison reads it again
-		if v.table.Has(name) {
-			return false // its last state is better than none
-		}
-	}
-	if rec.err == nil {
-		rec.err = rec.node.CheckIn(v.table.Config())
-	}
-	return v.table.Put(name, rec.node, rec.err)
+	w.seen[name] = is
+	w.to.Put(file{name, text, err}, listing)
+	return true
 }
 
 // unfinished reports whether a file that was just created is still being written, so that another
@@ -216,14 +193,29 @@ func unfinished(path string) bool {
 	if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
 		return false
 	}
-	b, err := smallfile.Read(path, max(maxConfig, maxRecord))
+	b, err := smallfile.Read(path, max(maxConfig, maxRecord, cluster.MaxPage))
 	return err != nil || !json.Valid(b)
 }
 
-func stampOf(path string) (stamp, error) {
+// stampOf returns the stamp of a file, which it opens if current is true. A link cannot be opened.
+func stampOf(path string, current bool) (stamp, error) {
 	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return stamp{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	var err error
+	if current {
+		err = statOpen(path, &st)
+	} else {
+		err = unix.Lstat(path, &st)
+	}
+	if err != nil {
+		return stamp{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	return stamp{inode: st.Ino, size: uint64(st.Size), mtime: time.Unix(st.Mtim.Unix())}, nil
+}
+
+func statOpen(path string, st *unix.Stat_t) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Fstat(fd, st), unix.Close(fd))
 }

@@ -35,19 +35,19 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 		return cluster.Node{}, fmt.Errorf("publish node: %w: publicIP is missing, which identifies the node", cluster.ErrInvalid)
 	}
 	wait := web.Backoff{Min: 5 * time.Millisecond, Max: 500 * time.Millisecond}
-	for try := 1; ; try++ {
-		got, err := r.acquire(ctx, want, try == 1)
-		if err == nil {
-			r.o.Owner.Published(ctx, &got)
-			return got, nil
+	var got cluster.Node
+	err := wait.Retry(ctx, attempts, errRaced, func(try int) (err error) {
+		got, err = r.acquire(ctx, want, try == 1)
+		if try == 1 && r.watched.Load() != nil && (errors.Is(err, cluster.ErrConflict) || errors.Is(err, cluster.ErrFull)) {
+			got, err = r.acquire(ctx, want, false) // the state of the Watch may be outdated
 		}
-		// The state of a Watch may be outdated. Read everything once.
-		old := try == 1 && r.watched.Load() != nil && (errors.Is(err, cluster.ErrConflict) || errors.Is(err, cluster.ErrFull))
-		if old || errors.Is(err, errRaced) && try < attempts && wait.Wait(ctx, 0) == nil {
-			continue
-		}
+		return err
+	})
+	if err != nil {
 		return cluster.Node{}, fmt.Errorf("publish node %s: %w", want.Address(), err)
 	}
+	r.o.Owner.Published(ctx, &got)
+	return got, nil
 }
 
 // acquire tries once. With watched it may use the state of a Watch. If another node has written a
@@ -78,10 +78,11 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool)
 	}
 	want.Name = keyOf(want.PodCIDRs)
 	stays := own != nil && own.node.Name == want.Name
+	var author cluster.Author
 	if own != nil {
-		want.Author = own.node.Author
+		author = own.node.Author
 	}
-	if stays && own.err == nil && own.node.Same(&want) && len(now.own) == 1 && r.o.Owner.Current(want.Author) {
+	if stays && own.err == nil && len(now.own) == 1 && r.o.Owner.Unchanged(&own.node, &want) {
 		alive, err := r.keep(ctx, own.kv.Lease)
 		if alive {
 			r.held.publish(want.Name)
@@ -90,7 +91,7 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool)
 			return want, err
 		}
 	}
-	want.Author = r.o.Owner.Next(ctx, want.Author)
+	want.Author = r.o.Owner.Next(ctx, author)
 	if err := r.publish(ctx, want, now, stays, own); err != nil {
 		return want, err
 	}
@@ -111,7 +112,7 @@ type found struct {
 type state struct {
 	config *cluster.Config
 	own    []found
-	others []cluster.Holder
+	others []*cluster.Node
 }
 
 // choose moves the records of other machines from own to others. If only such records are left and one is of a clone
@@ -126,7 +127,7 @@ func (r *Registry) choose(s *state, want *cluster.Node) error {
 		if err == nil && !other {
 			return false
 		}
-		s.addOthers(&f.node)
+		s.others = append(s.others, &f.node)
 		if r.o.Owner.Related(a) {
 			clone = err
 		}
@@ -162,7 +163,7 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 			s.own = append(s.own, found{kv, n, err})
 			return
 		}
-		s.addOthers(&n)
+		s.others = append(s.others, &n)
 	})
 	if err != nil {
 		return nil, err
@@ -174,8 +175,6 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", r.configKey(), err)
 	}
-	// A subnet outside the network is never assigned, so it need not be avoided.
-	s.others = slices.DeleteFunc(s.others, func(h cluster.Holder) bool { return !s.config.Contains(h.Subnet) })
 	return s, nil
 }
 
@@ -184,13 +183,6 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 // record without a lease.
 func isHeld(kv *keyValue, name, held string, lease int64) bool {
 	return lease != 0 && (kv.Lease == lease || kv.Lease == 0 && name == held)
-}
-
-// addOthers adds the subnets of another node.
-func (s *state) addOthers(n *cluster.Node) {
-	for _, p := range n.PodCIDRs {
-		s.others = append(s.others, cluster.Holder{Name: n.Name, Subnet: p, Address: n.Address()})
-	}
 }
 
 // readWatched is like read, but uses the state of a Watch, so that etcd does not send everything
@@ -212,7 +204,7 @@ func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state,
 			own[n.Name] = true
 			return
 		}
-		s.addOthers(n)
+		s.others = append(s.others, n)
 	})
 	if !whole || len(own) > maxOwn {
 		return nil, nil

@@ -16,33 +16,49 @@ type collection struct {
 
 // Collection returns the texts whose keys begin with "<prefix>-<name>/". They are not below the prefix of the nodes, so
 // that agents do not read them with the nodes.
-func (r *Registry) Collection(name string) cluster.Collection {
+func (r *Registry) Collection(name string) cluster.Watched {
 	return collection{r.c, r.o.Prefix + "-" + name + "/"}
 }
 
 // List reads some keys after the others. Each reply has its own revision.
 func (l collection) List(ctx context.Context, each func(name string, text []byte, version string)) error {
 	ask := rangeRequest{Key: []byte(l.prefix), RangeEnd: end(l.prefix), Limit: page / 10}
-	for count := 0; ; {
-		var got rangeResponse
-		if err := l.c.call(ctx, "/v3/kv/range", ask, &got); err != nil {
-			return fmt.Errorf("list %s: %w", l.prefix, err)
+	_, err := l.c.pages(ctx, ask, false, func(kv keyValue) {
+		if name, ok := l.nameOf(kv.Key); ok {
+			each(name, kv.Value, version(kv))
 		}
-		for _, kv := range got.KVs {
-			if name, ok := cluster.CutPageName(l.prefix, string(kv.Key)); ok {
-				each(name, kv.Value, strconv.FormatInt(kv.ModRevision, 10))
-			}
-		}
-		count += len(got.KVs)
-		if count > maxNodes {
-			return fmt.Errorf("list: %w: more than %d keys below %s", cluster.ErrInvalid, maxNodes, l.prefix)
-		}
-		if !got.More || len(got.KVs) == 0 {
-			return nil
-		}
-		ask.Key = append(got.KVs[len(got.KVs)-1].Key, 0)
-	}
+	})
+	return err
 }
+
+// nameOf returns the name of a key's text.
+func (l collection) nameOf(key []byte) (string, bool) {
+	return cluster.CutPageName(l.prefix, string(key))
+}
+
+func version(kv keyValue) string { return strconv.FormatInt(kv.ModRevision, 10) }
+
+// Watch follows the keys.
+func (l collection) Watch(ctx context.Context, to cluster.Follower[cluster.Text]) error {
+	return l.watch(to).run(ctx)
+}
+
+func (l collection) watch(to cluster.Follower[cluster.Text]) *watch {
+	return &watch{c: l.c, what: l.prefix, prefix: l.prefix, name: l.nameOf, to: texts{to}}
+}
+
+// texts passes the keys of a collection on.
+type texts struct{ cluster.Follower[cluster.Text] }
+
+func (t texts) Put(e entry, listing bool) {
+	text := cluster.Text{Name: e.name, Version: version(e.keyValue), Text: e.Value}
+	if len(e.Value) > cluster.MaxPage {
+		text.Text, text.Version, text.Err = nil, "", fmt.Errorf("%w: it is longer than %d bytes: restore or delete the key", cluster.ErrInvalid, cluster.MaxPage)
+	}
+	t.Follower.Put(text, listing)
+}
+
+func (texts) current() {}
 
 // Read reads the key.
 func (l collection) Read(ctx context.Context, name string) (text []byte, version string, err error) {

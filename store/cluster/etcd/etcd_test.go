@@ -126,6 +126,9 @@ func TestRegistry(t *testing.T) {
 				a.put(prefix+"/other", "x", 0)
 				return names
 			},
+			Text: func(_ testing.TB, collection, name string, text []byte) {
+				a.put(prefix+"-"+collection+"/"+name, string(text), 0)
+			},
 			Down: func(tb testing.TB) func() {
 				server.Kill()
 				return func() { server.Up(tb) }
@@ -301,8 +304,8 @@ func TestCompaction(t *testing.T) {
 	a := newAdmin(t, server.URL)
 	a.put(DefaultPrefix+"/config", article, 0)
 	r := open(t, Options{Endpoints: []string{server.URL}})
-	v := &view{r: r, relay: &cluster.Relay{}}
-	if err := v.list(t.Context()); err != nil {
+	v := newView(r, &cluster.Relay{})
+	if err := v.watch.list(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 5 {
@@ -310,11 +313,11 @@ func TestCompaction(t *testing.T) {
 	}
 	now := a.list(DefaultPrefix).Header.Revision
 	a.do("/v3/kv/compaction", map[string]any{"revision": fmt.Sprint(now), "physical": true}, &struct{}{})
-	if err := v.follow(t.Context()); !errors.Is(err, errCompacted) || v.listed || v.lost {
-		t.Fatalf("%v at %d", err, v.at)
+	if err := v.watch.follow(t.Context()); !errors.Is(err, errCompacted) || v.watch.listed || v.watch.lost {
+		t.Fatalf("%v at %d", err, v.watch.at)
 	}
-	if err := v.list(t.Context()); err != nil || v.at != now || len(v.table.Snapshot().Nodes) != 1 {
-		t.Fatalf("%v at %d", err, v.at)
+	if err := v.watch.list(t.Context()); err != nil || v.watch.at != now || len(v.Table.Snapshot().Nodes) != 1 {
+		t.Fatalf("%v at %d", err, v.watch.at)
 	}
 }
 

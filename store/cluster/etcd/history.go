@@ -10,13 +10,13 @@ import (
 // history identifies the history of an etcd. An etcd that was restored from a backup has the same
 // cluster ID, and may reach the same revisions with other changes.
 type history struct {
-	// event is the revision of the last known change to a record.
+	// event is the revision of the last known change to a key.
 	event int64
-	// last is the record of that change. It has no key if the record was removed.
+	// last is the key of that change, and empty if it was removed.
 	last keyValue
 }
 
-// wrote notes that a record was written.
+// wrote notes that a key was written.
 func (h *history) wrote(kv keyValue) {
 	h.event = max(h.event, kv.ModRevision)
 	if kv.ModRevision >= h.last.ModRevision {
@@ -24,7 +24,7 @@ func (h *history) wrote(kv keyValue) {
 	}
 }
 
-// removed notes that a record was removed.
+// removed notes that a key was removed.
 func (h *history) removed(kv keyValue) {
 	h.event = max(h.event, kv.ModRevision)
 	if bytes.Equal(h.last.Key, kv.Key) {
@@ -36,32 +36,35 @@ func (h *history) removed(kv keyValue) {
 const near = 1000
 
 // from returns the revision with which a stream begins. A stream that continues begins after the last
-// known change, although the view is complete up to v.at, because a restored etcd may have different
+// known change, although the watch is complete up to w.at, because a restored etcd may have different
 // changes there. If that range is too long, because other programs write much, the stream begins after
-// v.at.
-func (v *view) from() int64 {
-	if !v.reported && v.at-v.history.event <= near {
-		return v.history.event + 1
+// w.at.
+func (w *watch) from() int64 {
+	if !w.reported && w.at-w.history.event <= near {
+		return w.history.event + 1
 	}
-	return v.at + 1
+	return w.at + 1
 }
 
-// checkHistory checks that etcd has the known history: at revision v.at the same number of records, and
+// checkHistory checks that etcd has the known history: at revision w.at the same number of keys, and
 // the last changed one with the same value. errLost means that the history differs, errCompacted that
 // etcd may have compacted it.
-func (v *view) checkHistory(ctx context.Context) error {
-	records, last := v.r.subnets(), v.history.last
-	all, err := v.asOf(ctx, rangeRequest{Key: []byte(records), RangeEnd: end(records), CountOnly: true})
+func (w *watch) checkHistory(ctx context.Context) error {
+	last := w.history.last
+	if w.history.event > w.at {
+		return errCompacted // a part of a revision is known
+	}
+	all, err := w.asOf(ctx, rangeRequest{Key: []byte(w.prefix), RangeEnd: end(w.prefix), CountOnly: true})
 	if err != nil {
 		return err
 	}
-	if all.Count != int64(v.records()) {
+	if all.Count != int64(len(w.names)) {
 		return errLost
 	}
 	if last.Key == nil {
 		return nil
 	}
-	one, err := v.asOf(ctx, rangeRequest{Key: last.Key})
+	one, err := w.asOf(ctx, rangeRequest{Key: last.Key})
 	if err != nil {
 		return err
 	}
@@ -71,10 +74,10 @@ func (v *view) checkHistory(ctx context.Context) error {
 	return nil
 }
 
-// asOf reads at the last complete revision, v.at.
-func (v *view) asOf(ctx context.Context, ask rangeRequest) (got rangeResponse, err error) {
-	ask.Revision = v.at
-	err = v.r.c.call(ctx, "/v3/kv/range", ask, &got)
+// asOf reads at the last complete revision, w.at.
+func (w *watch) asOf(ctx context.Context, ask rangeRequest) (got rangeResponse, err error) {
+	ask.Revision = w.at
+	err = w.c.call(ctx, "/v3/kv/range", ask, &got)
 	var f *failure
 	if errors.As(err, &f) && f.code() == codeOutOfRange {
 		return got, errCompacted
@@ -83,13 +86,4 @@ func (v *view) asOf(ctx context.Context, ask rangeRequest) (got rangeResponse, e
 		return got, fmt.Errorf("compare with the known history of etcd: %w", err)
 	}
 	return got, nil
-}
-
-// records returns the number of records in the table.
-func (v *view) records() int {
-	n := v.table.Len()
-	if v.faultyConfig {
-		n--
-	}
-	return n
 }

@@ -72,8 +72,8 @@ func TestRestored(t *testing.T) {
 			c.lost(a)
 			r := open(t, Options{Endpoints: []string{server.URL}})
 			r.grace = 0
-			v := &view{r: r, relay: &cluster.Relay{}}
-			if err := v.list(t.Context()); err != nil {
+			v := newView(r, &cluster.Relay{})
+			if err := v.watch.list(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			put(c.anew)
@@ -82,9 +82,9 @@ func TestRestored(t *testing.T) {
 			}
 			c.found(a)
 			r.c.web.CloseIdle()
-			v.reported = false // as after messages of the stream
-			now := &view{r: r, relay: &cluster.Relay{}}
-			if err := now.list(t.Context()); err != nil {
+			v.watch.reported = false // as after messages of the stream
+			now := newView(r, &cluster.Relay{})
+			if err := now.watch.list(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			ctx, stop := context.WithCancel(t.Context())
@@ -92,12 +92,12 @@ func TestRestored(t *testing.T) {
 			go func() {
 				defer close(ended)
 				for ctx.Err() == nil {
-					_ = v.follow(ctx)
+					_ = v.watch.follow(ctx)
 				}
 			}()
-			want := now.table.Snapshot().Nodes
-			await.Until(t, func() bool { return slices.EqualFunc(v.table.Snapshot().Nodes, want, (*cluster.Node).Same) }, func() string {
-				return fmt.Sprintf("etcd has %d nodes, and the view %d, or others", len(want), len(v.table.Snapshot().Nodes))
+			want := now.Table.Snapshot().Nodes
+			await.Until(t, func() bool { return slices.EqualFunc(v.Table.Snapshot().Nodes, want, (*cluster.Node).Same) }, func() string {
+				return fmt.Sprintf("etcd has %d nodes, and the view %d, or others", len(want), len(v.Table.Snapshot().Nodes))
 			})
 			stop()
 			<-ended
@@ -112,7 +112,7 @@ func TestSameHistory(t *testing.T) {
 	a := newAdmin(t, server.URL)
 	a.put(DefaultPrefix+"/config", article, 0)
 	r := open(t, Options{Endpoints: []string{server.URL}})
-	v := &view{r: r, relay: &cluster.Relay{}}
+	v := newView(r, &cluster.Relay{})
 	for _, c := range []struct {
 		what  string
 		write func()
@@ -132,10 +132,10 @@ func TestSameHistory(t *testing.T) {
 	} {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- v.follow(ctx) }()
+		go func() { ended <- v.watch.follow(ctx) }()
 		c.write()
-		await.Until(t, func() bool { return r.watched.Load() != nil && v.table.Len() == c.knows }, func() string {
-			return fmt.Sprintf("%s: %+v", c.what, v.table.Snapshot())
+		await.Until(t, func() bool { return r.watched.Load() != nil && v.Table.Len() == c.knows }, func() string {
+			return fmt.Sprintf("%s: %+v", c.what, v.Table.Snapshot())
 		})
 		stop()
 		if err := <-ended; errors.Is(err, errCompacted) {
@@ -145,7 +145,7 @@ func TestSameHistory(t *testing.T) {
 		server.Kill()
 		server.Up(t)
 		r.c.web.CloseIdle()
-		if err := v.checkHistory(t.Context()); err != nil {
+		if err := v.watch.checkHistory(t.Context()); err != nil {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}

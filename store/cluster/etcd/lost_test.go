@@ -93,7 +93,7 @@ func TestEmptied(t *testing.T) {
 			}
 			empty(t, server, a)
 			for _, l := range all {
-				l.until(func(s *cluster.Snapshot) bool { return len(s.Nodes) < 14 || s.Faults[configFault] != nil })
+				l.until(func(s *cluster.Snapshot) bool { return len(s.Nodes) < 14 || s.Faults[configName] != nil })
 			}
 			a.put(DefaultPrefix+"/config", article, 0)
 			// All have published themselves, and all still have both nodes without an agent.
@@ -124,7 +124,7 @@ func TestGrace(t *testing.T) {
 	seen := follow(t, r)
 	seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 1 })
 	a.do("/v3/kv/deleterange", deleteRequest{Key: []byte(DefaultPrefix), RangeEnd: end(DefaultPrefix)}, &struct{}{})
-	s := seen(func(s *cluster.Snapshot) bool { return s.Faults[configFault] != nil })
+	s := seen(func(s *cluster.Snapshot) bool { return s.Faults[configName] != nil })
 	if len(s.Nodes) != 1 || s.Config == nil {
 		t.Errorf("without a configuration: %+v", s)
 	}
@@ -136,20 +136,21 @@ func TestGrace(t *testing.T) {
 	})
 
 	// The first message of a stream, and changes, may precede the record of a lost node.
-	v := &view{r: r, relay: cluster.NewRelay(), reported: true}
+	v := newView(r, cluster.NewRelay())
+	v.watch.reported, v.watch.names = true, map[string]bool{}
 	c, _, err := cluster.ParseSubnetConfig([]byte(article))
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.table.SetConfig(c)
-	v.put("10.244.60.0-24", []byte(`{"PublicIP":"192.0.2.60"}`))
-	v.table.Lose(nil, "")
+	v.Table.SetConfig(c)
+	v.Put(entry{"10.244.60.0-24", keyValue{Value: []byte(`{"PublicIP":"192.0.2.60"}`)}}, true)
+	v.Table.Lose(nil, "")
 	for i, c := range []struct {
 		m    watchResponse
 		want int
 	}{{watchResponse{Created: true}, 1}, {watchResponse{Events: []event{{}}}, 1}, {watchResponse{}, 0}} {
-		if err := v.apply(t.Context(), &c.m, i == 0); err != nil || len(v.table.Snapshot().Nodes) != c.want {
-			t.Errorf("message %d leaves %+v, %v", i, v.table.Snapshot(), err)
+		if err := v.watch.apply(t.Context(), &c.m, i == 0); err != nil || len(v.Table.Snapshot().Nodes) != c.want {
+			t.Errorf("message %d leaves %+v, %v", i, v.Table.Snapshot(), err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
@@ -16,45 +17,76 @@ const (
 	// silence bounds the time in which a stream sends nothing. etcd reports its progress every ten
 	// minutes.
 	silence = 15 * time.Minute
-	// A server is pinged every pingInterval, and less often by pingNode for each node, so that a large
+	// A server is pinged every pingInterval, and less often by pingKey for each key, so that a large
 	// cluster does not load it. pingTimeout bounds the wait for the answer.
 	pingInterval = 2 * time.Second
-	pingNode     = time.Millisecond
+	pingKey      = time.Millisecond
 	pingTimeout  = 2500 * time.Millisecond
 	// steady is the duration of a stream after which the next attempt begins at once.
 	steady = 10 * time.Second
 )
 
-// configFault is the name of the configuration in Snapshot.Faults. No node has that key.
-const configFault = "/config"
-
 // errCompacted means that a list is needed, for example because etcd has compacted the later changes. errLost is the one
-// for another etcd, or one that was restored from a backup. errConfig is the one for another configuration.
+// for another etcd, or one that was restored from a backup. errAgain is the one that the consumer has requested.
 var (
 	errCompacted = errors.New("etcd's history begins later")
 	errLost      = fmt.Errorf("etcd has another history: %w", errCompacted)
-	errConfig    = fmt.Errorf("the configuration has changed: %w", errCompacted)
+	errAgain     = fmt.Errorf("the keys have another meaning now: %w", errCompacted)
 )
 
-// Watch reports the content of etcd and renews the lease. It returns ctx's error.
-func (r *Registry) Watch(ctx context.Context, to *cluster.Relay) error {
-	var renewing sync.WaitGroup
-	defer renewing.Wait()
-	renewing.Go(func() { r.renew(ctx) })
-	v := &view{r: r, relay: to}
+// entry is a key that is watched, by its name.
+type entry struct {
+	name string
+	keyValue
+}
+
+// consumer is what a watch is for: the nodes, or the texts of a collection.
+type consumer interface {
+	cluster.Follower[entry]
+	// current is called about every ten minutes, when all changes until then are known.
+	current()
+}
+
+// watch follows the keys that begin with a prefix.
+type watch struct {
+	c *client
+	// what is the name of the keys in errors.
+	what, prefix string
+	// name returns the name of a key, or false for one that the consumer does not get.
+	name func(key []byte) (string, bool)
+	to   consumer
+	// names are those of the present keys, and count is their number. A key that the consumer does not get is its own name.
+	names map[string]bool
+	count atomic.Int64
+	// at is the last revision whose changes are all known, unless a list is needed.
+	at              int64
+	listed          bool
+	clusterID, term uint64
+	// reported is true if the keys were reported after the list, so that the start of the stream does
+	// not report them again.
+	reported bool
+	history  history
+	// lost is true if the next list, or the one that is being reported, is that of an etcd that lost its data.
+	lost bool
+	// again is true if the consumer needs all keys again.
+	again bool
+}
+
+// run reports the keys and their changes. It returns ctx's error.
+func (w *watch) run(ctx context.Context) error {
 	var wait web.Backoff
 	for {
 		since := time.Now()
-		err := v.follow(ctx)
+		err := w.follow(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if time.Since(since) > steady || errors.Is(err, errConfig) {
+		if time.Since(since) > steady || errors.Is(err, errAgain) {
 			wait.Reset()
 		}
 		if !errors.Is(err, errCompacted) {
-			to.Fail(err)
-			r.c.next()
+			w.to.Failed(fmt.Errorf("watch %s: %w", w.what, err))
+			w.c.next()
 		}
 		if err := wait.Wait(ctx, 0); err != nil {
 			return err
@@ -62,148 +94,77 @@ func (r *Registry) Watch(ctx context.Context, to *cluster.Relay) error {
 	}
 }
 
-// view is the state of one Watch: the table at a revision of an etcd cluster.
-type view struct {
-	r     *Registry
-	relay *cluster.Relay
-	table cluster.Table
-	// at is the last revision whose changes are all known, unless a list is needed.
-	at              int64
-	listed          bool
-	clusterID, term uint64
-	// reported is true if the table was reported after the list, so that the start of the stream does
-	// not report it again.
-	reported bool
-	history  history
-	// faultyConfig is true if the table has the configuration's fault, which is not a record.
-	faultyConfig bool
-	// lost is true if the next list is that of an etcd that lost its data. grace is the end of the grace time of lost nodes.
-	lost  bool
-	grace time.Time
-}
-
 // follow lists if necessary, and follows the stream until it ends.
-func (v *view) follow(ctx context.Context) error {
-	if err := v.r.c.ping(ctx, v.r.c.endpoint()); err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
+func (w *watch) follow(ctx context.Context) error {
+	if err := w.c.ping(ctx, w.c.endpoint()); err != nil {
+		return err
 	}
-	if !v.listed {
-		if err := v.list(ctx); err != nil {
+	if !w.listed {
+		if err := w.list(ctx); err != nil {
 			return err
 		}
 	}
-	configured := v.table.Config() != nil
-	if configured {
-		v.r.watched.Store(&v.table)
-	}
-	err := v.stream(ctx)
-	v.r.watched.CompareAndSwap(&v.table, nil)
-	v.reported = false
-	if !configured {
-		v.listed = false // the records were not read
-	} else if errors.Is(err, errCompacted) {
-		v.listed, v.lost = false, v.lost || errors.Is(err, errLost)
+	err := w.stream(ctx)
+	w.reported = false
+	if errors.Is(err, errCompacted) {
+		w.listed, w.lost = false, w.lost || errors.Is(err, errLost)
 	}
 	return err
 }
 
-// list replaces the table. A configuration that cannot be used leaves the last one in
-// force. Without a configuration the nodes that are missing stay too: etcd has lost its data, and the
-// nodes publish again once the configuration is back. Until then they stay for the grace time. Before the first valid
-// configuration the table stays empty, and the stream waits for another one.
-func (v *view) list(ctx context.Context) error {
-	var present map[string]bool
-	var conf error
-	var found bool
+// list reports all keys.
+func (w *watch) list(ctx context.Context) error {
+	var names map[string]bool
 	var known history
-	h, err := v.r.list(ctx, func() { present, conf, known, found = map[string]bool{}, v.r.noConfig(), history{}, false }, func(kv keyValue) {
-		if string(kv.Key) == v.r.configKey() {
-			known.event, found = kv.ModRevision, true
-			var c *cluster.Config
-			var warnings []string
-			c, warnings, conf = cluster.ParseSubnetConfig(kv.Value)
-			if conf == nil && v.table.SetConfig(c) {
-				for _, w := range warnings {
-					v.r.warn(w)
-				}
-			}
-			return
-		}
-		// The configuration's key sorts before the records'.
-		if name, ok := v.r.name(kv.Key); ok && v.table.Config() != nil {
-			present[name] = true
-			known.wrote(kv)
-			v.put(name, kv.Value)
+	h, err := w.c.list(ctx, w.prefix, func() { names, known = map[string]bool{}, history{} }, func(kv keyValue) {
+		known.wrote(kv)
+		name, ok := w.nameOf(kv.Key)
+		names[name] = true
+		if ok {
+			w.to.Put(entry{name, kv}, true)
 		}
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case conf != nil && v.table.Config() == nil:
-		v.at, v.listed, v.clusterID, v.term, v.reported = h.Revision, true, h.ClusterID, h.RaftTerm, true
-		v.history = history{event: h.Revision}
-		v.relay.Fail(conf)
-		return nil
-	case conf != nil:
-		present[configFault] = true
-		v.table.Put(configFault, cluster.Node{}, conf)
 	}
-	v.lost = v.lost || !found || v.clusterID != 0 && (h.ClusterID != v.clusterID || h.RaftTerm < v.term || h.Revision < v.at)
-	if found {
-		if v.lost {
-			v.lose(present)
-		}
-		v.forget()
-		v.table.Keep(present)
-		v.lost = false
+	if len(names) == 0 {
+		known.event = h.Revision
 	}
-	v.history, v.faultyConfig = known, conf != nil
-	v.at, v.listed, v.clusterID, v.term, v.reported = h.Revision, true, h.ClusterID, h.RaftTerm, true
-	v.r.watched.Store(&v.table) // before the consumer acts on the snapshot
-	v.relay.Put(v.table.Snapshot)
+	w.lost = w.lost || w.clusterID != 0 && (h.ClusterID != w.clusterID || h.RaftTerm < w.term || h.Revision < w.at)
+	w.history, w.names = known, names
+	w.at, w.listed, w.clusterID, w.term, w.reported = h.Revision, true, h.ClusterID, h.RaftTerm, true
+	w.to.Complete(names)
+	w.lost = false
 	return nil
 }
 
-// lose keeps the nodes that etcd has lost for the grace time, in which their agents publish them again.
-func (v *view) lose(present map[string]bool) {
-	_, _, own := v.r.held.get()
-	v.grace = time.Now().Add(v.r.grace)
-	if n := v.table.Lose(present, own); n > 0 {
-		v.r.warn(fmt.Sprintf("etcd has lost its data or was restored: %d nodes that it does not have stay until they publish again, or for %v", n, v.r.grace))
+// nameOf returns the name of a key, and whether the consumer gets it.
+func (w *watch) nameOf(key []byte) (string, bool) {
+	if name, ok := w.name(key); ok {
+		return name, true
 	}
+	return string(key), false
 }
 
-// forget removes lost nodes after the grace time, and reports whether there was one. It is called when all changes are
-// known: while etcd cannot be reached, they may have published again.
-func (v *view) forget() bool { return !time.Now().Before(v.grace) && v.table.Forget() }
-
-func (v *view) put(name string, value []byte) bool {
-	n, err := decode(name, value)
-	if err == nil {
-		err = n.CheckIn(v.table.Config())
-	}
-	return v.table.Put(name, n, err)
-}
-
-// stream follows the changes after v.at.
-func (v *view) stream(ctx context.Context) error {
+// stream follows the changes after w.at.
+func (w *watch) stream(ctx context.Context) error {
 	var pinging sync.WaitGroup
 	defer pinging.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	endpoint := v.r.c.endpoint()
-	pinging.Go(func() { cancel(v.keepPinging(ctx, endpoint)) })
+	endpoint := w.c.endpoint()
+	w.count.Store(int64(len(w.names)))
+	pinging.Go(func() { cancel(w.keepPinging(ctx, endpoint)) })
 	quiet := time.AfterFunc(silence, func() { cancel(fmt.Errorf("%w: etcd sent nothing for %v", cluster.ErrUnavailable, silence)) })
 	defer quiet.Stop()
-	prefix := v.r.o.Prefix + "/"
-	resp, err := v.r.c.send(ctx, endpoint, "/v3/watch", watchRequest{Create: watchCreate{
-		Key: []byte(prefix), RangeEnd: end(prefix), StartRevision: v.from(), ProgressNotify: true, Fragment: true,
+	resp, err := w.c.send(ctx, endpoint, "/v3/watch", watchRequest{Create: watchCreate{
+		Key: []byte(w.prefix), RangeEnd: end(w.prefix), StartRevision: w.from(), ProgressNotify: true, Fragment: true,
 	}})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return fmt.Errorf("watch nodes: %w", err)
+		return err
 	}
 	// The body is not read to its end, because the stream has no end.
 	defer resp.Body.Close()
@@ -217,78 +178,84 @@ func (v *view) stream(ctx context.Context) error {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
-			return fmt.Errorf("watch nodes: %w: %w", cluster.ErrUnavailable, err)
+			return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
 		}
 		quiet.Reset(silence)
 		if m.Error != nil {
-			return fmt.Errorf("watch nodes: %w", m.Error)
+			return m.Error
 		}
 		if m.Result == nil {
 			continue
 		}
-		if err := v.apply(ctx, m.Result, first); err != nil {
+		if err := w.apply(ctx, m.Result, first); err != nil {
 			return err
 		}
 	}
 }
 
 // keepPinging pings a server until it does not answer or ctx ends. It returns the error.
-func (v *view) keepPinging(ctx context.Context, endpoint string) error {
+func (w *watch) keepPinging(ctx context.Context, endpoint string) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(max(pingInterval, time.Duration(v.table.Len())*pingNode)):
+		case <-time.After(max(pingInterval, time.Duration(w.count.Load())*pingKey)):
 		}
-		if err := v.r.c.ping(ctx, endpoint); err != nil {
+		if err := w.c.ping(ctx, endpoint); err != nil {
 			return err
 		}
 	}
 }
 
 // apply applies a message of the stream.
-func (v *view) apply(ctx context.Context, m *watchResponse, first bool) error {
+func (w *watch) apply(ctx context.Context, m *watchResponse, first bool) error {
 	switch {
 	case m.Canceled && m.CompactRevision > 0:
 		return errCompacted
 	case m.Canceled:
 		// The reason may be a refused token.
-		v.r.c.forget(v.r.c.current())
-		return fmt.Errorf("watch nodes: %w: etcd ended the watch: %s", cluster.ErrUnavailable, (&failure{Message: m.CancelReason}).Error())
-	case m.Header.ClusterID != v.clusterID || m.Header.RaftTerm < v.term || first && m.Header.Revision < v.at:
+		w.c.forget(w.c.current())
+		return fmt.Errorf("%w: etcd ended the watch: %s", cluster.ErrUnavailable, (&failure{Message: m.CancelReason}).Error())
+	case m.Header.ClusterID != w.clusterID || m.Header.RaftTerm < w.term || first && m.Header.Revision < w.at:
 		return errLost
-	case first && !v.reported:
+	case first && !w.reported:
 		// The registry can be reached again.
-		if err := v.checkHistory(ctx); err != nil {
+		if err := w.checkHistory(ctx); err != nil {
 			return err
 		}
-		v.relay.Put(v.table.Snapshot)
+		w.to.Recovered()
 	}
-	v.term = m.Header.RaftTerm
-	changed := false
+	w.term = m.Header.RaftTerm
 	for _, e := range m.Events {
-		if string(e.KV.Key) == v.r.configKey() {
-			return errConfig // check every record with the new configuration
-		}
-		name, ok := v.r.name(e.KV.Key)
-		switch {
-		case !ok || v.table.Config() == nil:
-		case e.Type == "DELETE":
-			v.history.removed(e.KV)
-			changed = v.table.Remove(name) || changed
-		default:
-			v.history.wrote(e.KV)
-			changed = v.put(name, e.KV.Value) || changed
+		if w.change(e); w.again {
+			w.again = false
+			return errAgain
 		}
 	}
+	w.count.Store(int64(len(w.names)))
 	if n := len(m.Events); n == 0 && !m.Created { // etcd's progress
-		v.at = max(v.at, m.Header.Revision)
-		changed = v.forget()
+		w.at = max(w.at, m.Header.Revision)
+		w.to.current()
 	} else if n > 0 && !m.Fragment {
-		v.at = max(v.at, m.Events[n-1].KV.ModRevision)
-	}
-	if changed {
-		v.relay.Put(v.table.Snapshot)
+		w.at = max(w.at, m.Events[n-1].KV.ModRevision)
 	}
 	return nil
+}
+
+// change reports a change of a key.
+func (w *watch) change(e event) {
+	name, ok := w.nameOf(e.KV.Key)
+	if e.Type == "DELETE" {
+		w.history.removed(e.KV)
+		delete(w.names, name)
+		if ok {
+			w.to.Remove(name, false)
+		}
+		return
+	}
+	w.history.wrote(e.KV)
+	w.names[name] = true
+	if ok {
+		w.to.Put(entry{name, e.KV}, false)
+	}
 }

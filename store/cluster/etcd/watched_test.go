@@ -105,8 +105,8 @@ func TestConfigurations(t *testing.T) {
 	for i := range 20 {
 		network := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + i), 0, 0}), 16)
 		put(`{"Network":"` + network.String() + `"}`)
-		seen(func(s *cluster.Snapshot) bool { return s.Config.Network == network && s.Faults[configFault] == nil })
+		seen(func(s *cluster.Snapshot) bool { return s.Config.Network == network && s.Faults[configName] == nil })
 		put(`{"Network":"10.244.0.0/33"}`)
-		seen(func(s *cluster.Snapshot) bool { return s.Faults[configFault] != nil })
+		seen(func(s *cluster.Snapshot) bool { return s.Faults[configName] != nil })
 	}
 }

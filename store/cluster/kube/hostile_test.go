@@ -61,7 +61,7 @@ func TestReadAgain(t *testing.T) {
 		f := followed(t, srv)
 		ctx, stop := context.WithCancel(t.Context())
 		_ = clustertest.Watch(ctx, func(ctx context.Context, relay *cluster.Relay) error {
-			f.relay = relay
+			f.Relay = relay
 			return rest.Follow(ctx, f.registry.client, nodes, f)
 		}, func(u cluster.Update) {
 			if s := u.Snapshot; s != nil && len(s.Nodes) == 1 && s.Nodes[0].Name == "list-2" {
@@ -69,7 +69,7 @@ func TestReadAgain(t *testing.T) {
 			}
 		})
 		if lists := s.lists.Load(); lists != 2 {
-			t.Errorf("%s: %d lists, %+v", name, lists, f.table.Snapshot().Nodes)
+			t.Errorf("%s: %d lists, %+v", name, lists, f.Table.Snapshot().Nodes)
 		}
 		stop()
 		srv.Close()
@@ -89,14 +89,14 @@ func TestGoesOn(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	_ = clustertest.Watch(ctx, func(ctx context.Context, relay *cluster.Relay) error {
-		f.relay = relay
+		f.Relay = relay
 		return rest.Follow(ctx, f.registry.client, nodes, f)
 	}, func(u cluster.Update) {
 		if u.Snapshot != nil && len(u.Snapshot.Nodes) == 4 {
 			stop()
 		}
 	})
-	if s.lists.Load() != 1 || len(f.table.Snapshot().Nodes) != 4 {
-		t.Errorf("%d lists, %+v", s.lists.Load(), f.table.Snapshot().Nodes)
+	if s.lists.Load() != 1 || len(f.Table.Snapshot().Nodes) != 4 {
+		t.Errorf("%d lists, %+v", s.lists.Load(), f.Table.Snapshot().Nodes)
 	}
 }

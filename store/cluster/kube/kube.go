@@ -17,6 +17,7 @@ import (
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
 // Options are the arguments of Open.
@@ -99,21 +100,21 @@ func (r *Registry) get(ctx context.Context, o any) error {
 	return nil
 }
 
-// renewals bounds the retries after the object was replaced between reading and writing it.
+// renewals bounds the attempts after the object was replaced between reading and writing it.
 const renewals = 3
 
 // Acquire writes the annotations of this node that differ from want with the overrides.
 // It returns the node with the pod networks that were assigned to it.
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
-	for n := 1; ; n++ {
-		node, err := r.acquire(ctx, want)
-		if err == nil {
-			r.owner.Published(ctx, &node)
-		}
-		if n == renewals || !errors.Is(err, rest.ErrConflict) {
-			return node, err
-		}
+	var node cluster.Node
+	err := (&web.Backoff{Max: time.Second}).Retry(ctx, renewals, rest.ErrConflict, func(int) (err error) {
+		node, err = r.acquire(ctx, want)
+		return err
+	})
+	if err == nil {
+		r.owner.Published(ctx, &node)
 	}
+	return node, err
 }
 
 func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
@@ -203,11 +204,7 @@ func (r *Registry) claim(n *cluster.Node, published bool) error {
 	if published {
 		w.Own = n.PodCIDRs
 	}
-	watched.Each(func(other *cluster.Node) {
-		for _, p := range other.PodCIDRs {
-			w.Others = append(w.Others, cluster.Holder{Name: other.Name, Subnet: p})
-		}
-	})
+	watched.Each(func(other *cluster.Node) { w.Others = append(w.Others, other) })
 	_, err := r.config.Assign(w)
 	return err
 }

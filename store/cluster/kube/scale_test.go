@@ -72,7 +72,7 @@ func followed(tb testing.TB, srv *httptest.Server) *follower {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &follower{registry: r, relay: cluster.NewRelay()}
+	return &follower{registry: r, View: cluster.View{Relay: cluster.NewRelay()}}
 }
 
 // list reads all nodes into f.
@@ -96,7 +96,7 @@ func TestKeepsLittle(t *testing.T) {
 	} else {
 		t.Logf("%d nodes keep %d bytes each", count, kept/count)
 	}
-	if s := f.table.Snapshot(); len(s.Nodes) != count || len(s.Faults) != 0 {
+	if s := f.Table.Snapshot(); len(s.Nodes) != count || len(s.Faults) != 0 {
 		t.Errorf("%d nodes, faults %v", len(s.Nodes), s.Faults)
 	}
 }
@@ -116,7 +116,7 @@ func BenchmarkList10000(b *testing.B) {
 	peak := before
 	b.ResetTimer()
 	for b.Loop() {
-		f.table = cluster.Table{}
+		f.Table = cluster.Table{}
 		if err := list(context.Background(), f); err != nil {
 			b.Fatal(err)
 		}

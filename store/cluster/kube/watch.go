@@ -13,34 +13,24 @@ const nodes = "/api/v1/nodes"
 // Watch follows all Node objects.
 func (r *Registry) Watch(ctx context.Context, to *cluster.Relay) error {
 	defer r.watched.Store(nil)
-	return rest.Follow(ctx, r.client, nodes, &follower{registry: r, relay: to})
+	return rest.Follow(ctx, r.client, nodes, &follower{View: cluster.View{Relay: to}, registry: r})
 }
 
-// follower has the Node objects at a version. It is a rest.Follower.
+// follower has the Node objects at a version. It is a cluster.Follower.
 type follower struct {
+	cluster.View
 	registry *Registry
-	relay    *cluster.Relay
-	table    cluster.Table
 	own      rest.Node // this node's, or zero
 }
 
-// notify reports the present objects.
-func (f *follower) notify() { f.relay.Put(f.table.Snapshot) }
-
-// Failed reports an error of the server.
-func (f *follower) Failed(err error) { f.relay.Fail(err) }
-
-// Recovered reports that the server can be reached again.
-func (f *follower) Recovered() { f.notify() }
-
 // Complete removes all nodes that are not among names.
 func (f *follower) Complete(names map[string]bool) {
-	f.table.Keep(names)
+	f.Table.Keep(names)
 	if !names[f.registry.name] {
 		f.own = rest.Node{}
 	}
-	f.registry.watched.Store(&f.table)
-	f.notify()
+	f.registry.watched.Store(&f.Table)
+	f.Recovered()
 }
 
 // Put stores an object, and reports a change unless all objects are being read.
@@ -49,20 +39,18 @@ func (f *follower) Put(o *rest.Node, listing bool) {
 	changed := false
 	if r.keys.takesPart(o) {
 		n, err := r.node(o)
-		changed = f.table.Put(o.Metadata.Name, n, err)
+		changed = f.Table.Put(o.Metadata.Name, n, err)
 	} else {
-		changed = f.table.Remove(o.Metadata.Name)
+		changed = f.Table.Remove(o.Metadata.Name)
 	}
 	if o.Metadata.Name == r.name {
 		changed = changed || !r.same(o, &f.own)
 		f.own = *o
 		if overrides, err := r.keys.overrides(o); err == nil { // Acquire returns the error
-			f.table.SetOverrides(overrides)
+			f.Table.SetOverrides(overrides)
 		}
 	}
-	if changed && !listing {
-		f.notify()
-	}
+	f.Changed(changed, listing)
 }
 
 // same reports whether the fields that Acquire reads are equal in two objects. The agent may be waiting
@@ -78,11 +66,9 @@ func (r *Registry) same(o, p *rest.Node) bool {
 
 // Remove removes an object, and reports a change unless all objects are being read.
 func (f *follower) Remove(name string, listing bool) {
-	changed := f.table.Remove(name)
+	changed := f.Table.Remove(name)
 	if name == f.registry.name {
 		changed, f.own = true, rest.Node{}
 	}
-	if changed && !listing {
-		f.notify()
-	}
+	f.Changed(changed, listing)
 }

@@ -9,16 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
-	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
 // Registry has the collections of objects.
 type Registry interface {
-	Collection(name string) cluster.Collection
+	Collection(name string) cluster.Watched
 }
 
 // Client reads and writes objects. The path of one ends with the kind's plural and the name. The resourceVersion is
@@ -60,7 +58,7 @@ func convert(from, to any) error {
 }
 
 // collection returns that of a path.
-func (c *Client) collection(plural string) cluster.Collection {
+func (c *Client) collection(plural string) cluster.Watched {
 	return c.registry.Collection(collections + path.Base(plural))
 }
 
@@ -203,83 +201,3 @@ func (c *Client) Delete(ctx context.Context, at string) error {
 		}
 	}
 }
-
-// Follow reads all objects of a collection at intervals until ctx ends, and reports what has changed. While one is
-// invalid, it reports that with Failed, the object stays as it was, and the first Complete waits: an object that
-// cannot be read may hold what another one must not get.
-func Follow[T any](ctx context.Context, c *Client, plural string, interval time.Duration, to rest.Follower[*T]) error {
-	f := follow[T]{from: c.collection(plural), to: to, known: map[string]string{}}
-	failing := false
-	for {
-		wait := web.Backoff{Min: interval, Max: interval}
-		err := f.read(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			to.Failed(fmt.Errorf("read %s: %w", path.Base(plural), err))
-		} else if failing {
-			to.Recovered()
-		}
-		failing = err != nil
-		if wait.Wait(ctx, 0) != nil {
-			return ctx.Err()
-		}
-	}
-}
-
-// follow is a run of Follow.
-type follow[T any] struct {
-	from cluster.Collection
-	to   rest.Follower[*T]
-	// known has the version of each object as it was reported.
-	known    map[string]string
-	complete bool
-}
-
-// read reports the changes since the last call, removed objects first: others may have what they had.
-func (f *follow[T]) read(ctx context.Context) error {
-	seen := map[string]bool{}
-	var changed []*T
-	var faults []error
-	err := f.from.List(ctx, func(name string, text []byte, version string) {
-		seen[name] = true
-		if version != "" && f.known[name] == version {
-			return
-		}
-		o, err := parse(name, text, version)
-		is := new(T)
-		if err == nil {
-			err = convert(o, is)
-		}
-		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", name, err))
-			return
-		}
-		f.known[name] = version
-		changed = append(changed, is)
-	})
-	for name := range f.known {
-		if err == nil && !seen[name] {
-			delete(f.known, name)
-			f.to.Remove(name, !f.complete)
-		}
-	}
-	for _, o := range changed {
-		f.to.Put(o, !f.complete)
-	}
-	if err != nil {
-		return err
-	}
-	if !f.complete && len(faults) == 0 {
-		f.complete = true
-		f.to.Complete(seen)
-	}
-	if more := len(faults) - maxFaults; more > 0 {
-		faults = append(faults[:maxFaults], fmt.Errorf("and %d further objects", more))
-	}
-	return errors.Join(faults...)
-}
-
-// maxFaults bounds the text of an error.
-const maxFaults = 10

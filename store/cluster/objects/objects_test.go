@@ -156,7 +156,7 @@ func TestFollow(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	f := follower{make(chan string)}
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = objects.Follow(ctx, c, nodes, time.Millisecond, f) }()
+	go func() { defer close(ended); _ = objects.Follow(ctx, c, nodes, f) }()
 	defer func() { stop(); <-ended }()
 	// expect waits for reports in order. A failure is repeated.
 	expect := func(all ...string) {
@@ -182,7 +182,7 @@ func TestFollow(t *testing.T) {
 		{`{"metadata":[]}`, "metadata.name is not that of"},
 		{`{"metadata":{"name":"b","uid":"1"},"spec":{"podCIDRs":"10.0.0.0/8"}}`, "json: cannot unmarshal"},
 		{strings.Repeat("[", 20000), "it cannot be read"},
-		{strings.Repeat(" ", cluster.MaxPage+1), "it cannot be read"},
+		{strings.Repeat(" ", cluster.MaxPage+1), "file too large: more than 262144 bytes: restore or delete the file"},
 	} {
 		file(c[0])
 		await.Until(t, func() bool { got := <-f.said; return strings.Contains(got, c[1]) }, func() string { return "no report of " + c[1] })
@@ -199,4 +199,68 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("remove a")
+}
+
+// script is a registry whose Watch is what a test plays.
+type script struct {
+	cluster.Watched
+	play func(to cluster.Follower[cluster.Text])
+}
+
+func (s script) Collection(string) cluster.Watched { return s }
+
+func (s script) Watch(_ context.Context, to cluster.Follower[cluster.Text]) error {
+	s.play(to)
+	return context.Canceled
+}
+
+// TestFollowLists: a later list reports removed objects first, since others may have what they had, and only what has changed. What an
+// unfinished list had is not reported if it is gone.
+func TestFollowLists(t *testing.T) {
+	text := func(name, version string) cluster.Text {
+		return cluster.Text{Name: name, Version: version, Text: fmt.Appendf(nil, `{"metadata":{"name":%q,"uid":"1"}}`, name)}
+	}
+	of := func(names ...string) map[string]bool {
+		all := map[string]bool{}
+		for _, name := range names {
+			all[name] = true
+		}
+		return all
+	}
+	bad := cluster.Text{Name: "b", Err: errors.New("bad")}
+	f := follower{make(chan string, 100)}
+	play := script{play: func(to cluster.Follower[cluster.Text]) {
+		to.Put(text("b", "1"), true)
+		to.Put(text("gone", "1"), true)
+		to.Failed(errors.New("down"))
+		to.Put(text("a", "1"), true)
+		to.Put(text("b", "1"), true)
+		to.Complete(of("a", "b"))
+		to.Put(text("b", "1"), false)
+		to.Put(text("c", "1"), true)
+		to.Put(text("b", "2"), true)
+		to.Complete(of("b", "c"))
+		to.Put(bad, true)
+		to.Put(text("c", "1"), true)
+		to.Complete(of("b", "c"))
+		to.Recovered()
+		to.Put(text("b", "2"), false)
+		to.Remove("unknown", false)
+		to.Put(bad, false)
+		to.Remove("b", false)
+		to.Complete(of())
+	}}
+	_ = objects.Follow(t.Context(), objects.New(play), nodes, f)
+	close(f.said)
+	var said []string
+	for s := range f.said {
+		said = append(said, s)
+	}
+	want := []string{
+		"failed down", "put a true", "put b true", "complete [a b]", "recovered", "remove a", "put b false", "put c false",
+		"failed read nodes: b: bad", "failed read nodes: b: bad", "recovered", "failed read nodes: b: bad", "remove b", "recovered", "remove c",
+	}
+	if !slices.Equal(said, want) {
+		t.Errorf("reported\n%q, want\n%q", said, want)
+	}
 }

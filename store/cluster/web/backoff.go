@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 )
@@ -51,5 +52,15 @@ func (b *Backoff) Wait(ctx context.Context, least time.Duration) error {
 		return ctx.Err()
 	case <-t.C:
 		return nil
+	}
+}
+
+// Retry calls fn until its error is not raced, for at most attempts times, with a pause before each further attempt.
+func (b *Backoff) Retry(ctx context.Context, attempts int, raced error, fn func(try int) error) error {
+	for try := 1; ; try++ {
+		err := fn(try)
+		if !errors.Is(err, raced) || try == attempts || b.Wait(ctx, 0) != nil {
+			return err
+		}
 	}
 }

@@ -274,3 +274,29 @@ func TestRetryAfter(t *testing.T) {
 		}
 	}
 }
+
+// Retry ends with the first other result, after the last attempt, or when ctx ends.
+func TestRetry(t *testing.T) {
+	raced, other := errors.New("raced"), errors.New("other")
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for what, c := range map[string]struct {
+		ctx   context.Context
+		errs  []error
+		tries int
+		want  error
+	}{
+		"at once":   {t.Context(), []error{nil}, 1, nil},
+		"raced":     {t.Context(), []error{raced, raced, nil}, 3, nil},
+		"other":     {t.Context(), []error{raced, other}, 2, other},
+		"too often": {t.Context(), []error{raced, raced, raced}, 3, raced},
+		"ended":     {ended, []error{raced}, 1, raced},
+	} {
+		tries := 0
+		wait := Backoff{Min: time.Millisecond, Max: time.Millisecond}
+		err := wait.Retry(c.ctx, 3, raced, func(try int) error { tries++; return c.errs[try-1] })
+		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || tries != c.tries {
+			t.Errorf("%s: %v after %d attempts", what, err, tries)
+		}
+	}
+}

@@ -10,32 +10,18 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// Follower has a copy of the objects of a collection. Names are those of Metadata.Key. Follow calls one
-// method at a time.
-type Follower[P any] interface {
-	// Put stores an object. While all objects are read, listing is true, and Complete follows.
-	Put(o P, listing bool)
-	// Remove removes a deleted object.
-	Remove(name string, listing bool)
-	// Complete is called after all objects were read. Others than names do not exist.
-	Complete(names map[string]bool)
-	// Failed reports that the server cannot be reached, and Recovered that it can be reached again
-	// and nothing was missed.
-	Failed(err error)
-	Recovered()
-}
-
-// Follow reads all objects and then every change until ctx ends. It retries after errors, and reads
+// Follow reads all objects and then every change until ctx ends. The names are those of Metadata.Key. It retries after errors, and reads
 // all objects again if changes may have been missed.
-func Follow[P Kind](ctx context.Context, c *Client, path string, to Follower[P]) error {
+func Follow[P Kind](ctx context.Context, c *Client, path string, to cluster.Follower[P]) error {
 	return FollowWhere(ctx, c, path, nil, to)
 }
 
 // FollowWhere is Follow of the objects that the parameters fieldSelector and labelSelector select.
-func FollowWhere[P Kind](ctx context.Context, c *Client, path string, where url.Values, to Follower[P]) error {
+func FollowWhere[P Kind](ctx context.Context, c *Client, path string, where url.Values, to cluster.Follower[P]) error {
 	f := follow[P]{client: c, path: path, where: where, to: to}
 	return f.run(ctx)
 }
@@ -48,7 +34,7 @@ type follow[P Kind] struct {
 	client *Client
 	path   string
 	where  url.Values
-	to     Follower[P]
+	to     cluster.Follower[P]
 	// version is the version from which the next watch continues. If it is empty, all objects are read
 	// first.
 	version string
