@@ -11,12 +11,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
-	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/cluster/ranges"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -98,7 +98,7 @@ type agent struct {
 	families    [2]*family
 	filter      *overlay.Filter
 	files       files
-	socket      *process.Socket
+	socket      *service.Server
 	fileMonitor *fileMonitor
 	install     *installation
 	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was
