@@ -27,6 +27,9 @@ type Handler func(ctx context.Context, r *Request) (answer any, err error)
 type Server struct {
 	path string
 	log  *slog.Logger
+	// clients, requestTime and answerTime are the constants, but in tests.
+	clients                 int
+	requestTime, answerTime time.Duration
 
 	// mu protects what follows. listener is nil until Open succeeds. file is what it has made.
 	mu       sync.Mutex
@@ -53,19 +56,24 @@ type part struct {
 
 // New returns a server without a socket.
 func New(path string, log *slog.Logger) *Server {
-	return &Server{path: path, log: log, unlock: func() {}}
+	return &Server{path: path, log: log, clients: maxClients, requestTime: requestTime, answerTime: answerTime, unlock: func() {}}
 }
 
 // Start opens a socket and answers its clients until stop is called, or ctx ends and stop is called.
 func Start(ctx context.Context, path string, log *slog.Logger) (s *Server, stop func(), err error) {
 	s = New(path, log)
+	stop, err = s.start(ctx)
+	return s, stop, err
+}
+
+func (s *Server) start(ctx context.Context) (stop func(), err error) {
 	if err := s.Open(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { s.Run(ctx) })
-	return s, func() { cancel(); running.Wait(); s.Close() }, nil
+	return func() { cancel(); running.Wait(); s.Close() }, nil
 }
 
 // Handle answers requests by their names until end is called, which returns when all handlers have.
@@ -102,7 +110,7 @@ func (s *Server) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { s.keep(ctx) })
-	free := make(chan struct{}, maxClients)
+	free := make(chan struct{}, s.clients)
 	for ctx.Err() == nil {
 		c, err := s.accept()
 		if err != nil {
@@ -165,8 +173,8 @@ func (s *Server) serve(ctx context.Context, c net.Conn) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now().Add(graceTime)) })()
-	_ = c.SetReadDeadline(time.Now().Add(requestTime))
-	r := &Request{conn: c, ctx: ctx}
+	_ = c.SetReadDeadline(time.Now().Add(s.requestTime))
+	r := &Request{conn: c, ctx: ctx, answerTime: s.answerTime}
 	line, err := bufio.NewReader(io.LimitReader(c, MaxRequest)).ReadBytes('\n')
 	if err != nil {
 		return // it sent no whole request
@@ -202,8 +210,9 @@ type Request struct {
 	args json.RawMessage
 	conn net.Conn
 	ctx  context.Context //nolint:containedctx // it bounds writing
-	// began is true after the first line of the answer.
-	began bool
+	// began is true after the first line of the answer, for which there is answerTime.
+	began      bool
+	answerTime time.Duration
 }
 
 // frame is a line of an answer.
@@ -255,7 +264,7 @@ func (r *Request) end(answer any, err error) {
 func (r *Request) write(f frame) error {
 	if !r.began {
 		r.began = true
-		_ = r.conn.SetWriteDeadline(time.Now().Add(answerTime))
+		_ = r.conn.SetWriteDeadline(time.Now().Add(r.answerTime))
 	}
 	if r.ctx.Err() != nil { // it may have set the deadline before
 		_ = r.conn.SetWriteDeadline(time.Now().Add(graceTime))

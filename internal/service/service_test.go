@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,10 +32,14 @@ type bed struct {
 	gone chan bool
 }
 
-func newBed(t *testing.T) *bed {
+func newBed(t *testing.T, options ...func(*Server)) *bed {
 	t.Helper()
 	b := &bed{log: &bytes.Buffer{}, held: make(chan struct{}), look: make(chan struct{}), gone: make(chan bool)}
-	s, stop, err := Start(t.Context(), filepath.Join(t.TempDir(), "run", "x.sock"), slog.New(slog.NewTextHandler(b.log, nil)))
+	s := New(filepath.Join(t.TempDir(), "run", "x.sock"), slog.New(slog.NewTextHandler(b.log, nil)))
+	for _, set := range options {
+		set(s)
+	}
+	stop, err := s.start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,9 +101,11 @@ func (b *bed) raw(t *testing.T, text string, closes bool) string {
 
 func (b *bed) echo(t *testing.T, when string) {
 	t.Helper()
+	ctx, cancel := context.WithDeadline(t.Context(), await.Deadline())
+	defer cancel()
 	var got string
-	if err := Ask(t.Context(), b.path, "echo", "<hello>", Into(&got)); err != nil || got != "<hello>" {
-		t.Fatalf("%s: %q, %v", when, got, err)
+	if err := Ask(ctx, b.path, "echo", "<hello>", Into(&got)); err != nil || got != "<hello>" {
+		t.Errorf("%s: %q, %v", when, got, err)
 	}
 }
 
@@ -189,30 +196,39 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestOthers: clients that say nothing, that do not read, and that wait, delay no other one.
-func TestOthers(t *testing.T) {
+// TestMany: 300 clients at once, beside others that say nothing and others that do not read.
+func TestMany(t *testing.T) {
 	b := newBed(t)
-	for i := range maxClients - 1 {
+	b.idle(t, maxClients/2)
+	var many sync.WaitGroup
+	for range 300 {
+		many.Go(func() { b.echo(t, "one of 300 at once") })
+	}
+	many.Wait()
+}
+
+// TestStalled: clients that say nothing, and clients that do not read, do not keep others out for longer than their time, however many they are.
+func TestStalled(t *testing.T) {
+	b := newBed(t, func(s *Server) {
+		s.clients, s.requestTime, s.answerTime = 10, 100*time.Millisecond, 100*time.Millisecond
+	})
+	b.idle(t, 40)
+	b.echo(t, "beside stalled clients")
+}
+
+// idle makes clients that say nothing, and as many that do not read.
+func (b *bed) idle(t *testing.T, n int) {
+	t.Helper()
+	for i := range n {
 		c, err := net.Dial("unix", b.path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close() //nolint:errcheck // the test ends
+		t.Cleanup(func() { _ = c.Close() })
 		if i%2 == 0 {
 			_, _ = io.WriteString(c, `{"ask":"much"}`+"\n")
 		}
 	}
-	b.echo(t, "beside others")
-	var many sync.WaitGroup
-	for range 300 {
-		many.Go(func() {
-			var got string
-			if err := Ask(t.Context(), b.path, "echo", "a", Into(&got)); err != nil || got != "a" {
-				t.Errorf("one of 300 at once: %q, %v", got, err)
-			}
-		})
-	}
-	many.Wait()
 }
 
 // TestIsGone: a handler finds out that its client is gone.
