@@ -37,6 +37,8 @@ type Server struct {
 	file     os.FileInfo
 	unlock   func()
 	fault    error
+	// closed is true when Open makes no socket any more.
+	closed bool
 	// parts are in the order of Handle. The last one with a name answers.
 	parts []*part
 }

@@ -337,6 +337,12 @@ func TestAccept(t *testing.T) {
 	}
 	stop()
 	<-ended
+	if err := s.Open(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(s.path); err == nil {
+		t.Error("the socket is made again after the end, and nobody answers")
+	}
 }
 
 // TestReplaced: a server whose socket another daemon has made anew neither takes nor deletes it.

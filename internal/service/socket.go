@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open makes the socket and its lock, unless they are there.
+// Open makes the socket and its lock, unless they are there. When Run has ended it does nothing.
 func (s *Server) Open() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() { s.fault = err }()
 	old := s.listener
-	if old != nil && s.hasFile() {
+	if s.closed || old != nil && s.hasFile() {
 		return nil
 	}
 	s.unlock()
@@ -60,6 +60,7 @@ func (s *Server) Fault() error {
 func (s *Server) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.closed = true
 	if s.listener != nil {
 		s.listener.SetUnlinkOnClose(s.hasFile())
 		_ = s.listener.Close() // nobody is answered any more
