@@ -209,8 +209,8 @@ func (s *Store) Path() string { return filepath.Join(s.o.RunDir, s.o.BootID, nod
 // OverlayPath returns the path of the agent's hand-off file.
 func (s *Store) OverlayPath() string { return filepath.Join(s.o.RunDir, OverlayFile) }
 
-// EgressSocket returns the path of the socket on which the agent answers ADD calls of pods with an egress address.
-func (s *Store) EgressSocket() string { return filepath.Join(s.o.RunDir, "egress.sock") }
+// AgentSocket returns the path of the agent's socket.
+func (s *Store) AgentSocket() string { return filepath.Join(s.o.RunDir, "agent.sock") }
 
 // StateDir returns Options.StateDir, the directory of what outlives a boot.
 func (s *Store) StateDir() string { return s.o.StateDir }

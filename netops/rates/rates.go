@@ -15,9 +15,6 @@ const (
 	most = int(time.Hour / Span)
 )
 
-// SocketFile is the name of the agent's socket in the run directory that answers with a map of Rates by link, as JSON.
-const SocketFile = "rates.sock"
-
 // Counted are the bytes of a link since it exists.
 type Counted struct{ Received, Sent uint64 }
 

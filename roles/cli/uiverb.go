@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -20,10 +18,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/netops/rates"
 	"github.com/cnibox/cnibox/roles"
-	daemon "github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/topo"
 	"github.com/cnibox/cnibox/roles/see/ui"
@@ -95,7 +93,7 @@ func (p *Process) serveUI(ctx context.Context, c *cli.Context, h *roles.Host) er
 		if address == "" {
 			address = filepath.Join(h.Store.RunDir(), "ui.sock")
 		}
-		unix, unlock, err := daemon.Listen(address)
+		unix, unlock, err := service.Listen(address)
 		if err != nil {
 			return err
 		}
@@ -114,10 +112,7 @@ func (p *Process) serveUI(ctx context.Context, c *cli.Context, h *roles.Host) er
 
 // formerRates returns the rates that the agent has kept, or none.
 func formerRates(ctx context.Context, h *roles.Host) (former map[string]*rates.Rates) {
-	const most = 64 << 20
-	err := daemon.Ask(ctx, filepath.Join(h.Store.RunDir(), rates.SocketFile), func(c net.Conn) error {
-		return json.NewDecoder(io.LimitReader(c, most)).Decode(&former)
-	})
+	err := service.Ask(ctx, h.Store.AgentSocket(), service.Rates, nil, service.Into(&former))
 	if err != nil {
 		return nil // without an agent the page begins now
 	}

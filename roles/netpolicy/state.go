@@ -8,8 +8,6 @@ import (
 
 // State has the objects of a Table. The agent sends it to the verbs that explain policies.
 type State struct {
-	// Error is set if the agent does not know the policies yet.
-	Error              string                       `json:"error,omitempty"`
 	KeepEstablished    bool                         `json:"keepEstablished,omitempty"`
 	ImplicitNamespaces bool                         `json:"implicitNamespaces,omitempty"`
 	Namespaces         map[string]map[string]string `json:"namespaces"`

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cluster/process"
@@ -158,7 +159,7 @@ func serve(ctx context.Context, args []string, logTo io.Writer) error {
 		return err
 	}
 	defer s.Close() //nolint:errcheck // the process ends
-	l, unlock, err := process.Listen(set.control)
+	l, unlock, err := service.Listen(set.control)
 	if err != nil {
 		return err
 	}

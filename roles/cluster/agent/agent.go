@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
@@ -33,6 +34,8 @@ type agent struct {
 	log      *slog.Logger
 	registry *registryClient
 	memory   memory
+	// socket answers other programs of the node.
+	socket *service.Server
 	// ranges leases blocks of cluster-wide ranges.
 	ranges *ranges.Keeper
 	// policies enforces network policies. It is nil if the node enforces none. policiesKnown is closed when it has read them, and nil

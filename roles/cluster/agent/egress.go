@@ -103,7 +103,7 @@ func (a *agent) openEgress() (*egress.Keeper, error) {
 	}
 	own := *a.host
 	own.Net = a.host.Net.Clone()
-	o := egress.Options{Host: &own, Client: client, Node: a.registry.node, Namespace: e.namespace, Networks: e.networks, Log: a.log}
+	o := egress.Options{Host: &own, Server: a.socket, Client: client, Node: a.registry.node, Namespace: e.namespace, Networks: e.networks, Log: a.log}
 	if former, err := store.ReadOverlay(a.set.overlayFile); err == nil && former.BootID == a.host.Store.BootID() && former.Egress != nil && former.Ready {
 		o.Known = append([]string{}, former.Egress.Namespaces...)
 	}

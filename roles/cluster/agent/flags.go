@@ -29,12 +29,12 @@ type settings struct {
 	nodeName  string
 	netConf   string
 	subnetEnv string
-	// An empty overlayFile or socket means the default in the node's run directory.
-	overlayFile, socket string
-	ipMasq, forward     bool
-	keepPorts           bool
-	sourceFilter        bool
-	probe               bool
+	// An empty overlayFile means the default in the node's run directory.
+	overlayFile     string
+	ipMasq, forward bool
+	keepPorts       bool
+	sourceFilter    bool
+	probe           bool
 	// vxlanPort and txChecksum replace the configuration's if they are given.
 	vxlanPort  uint16
 	txChecksum string
@@ -193,7 +193,6 @@ func (s *settings) registerPaths(f *flag.FlagSet) {
 	f.StringVar(&s.netConf, "net-config-path", defaultNetConf, "`path` of the network's configuration if the registry holds none")
 	f.StringVar(&s.subnetEnv, "subnet-file", defaultSubnetEnv, "`path` of flannel's file for CNI plugins; empty writes none")
 	f.StringVar(&s.overlayFile, "overlay-file", "", "`path` of the file for the CNI types vxlan and flannel; default: overlay.json in the run directory")
-	f.StringVar(&s.socket, "socket", "", "`path` of the status socket; default: agent.sock in the run directory")
 }
 
 // registerInstallation declares the flags of an agent that installs cnibox on its node.
@@ -275,7 +274,6 @@ func (s *settings) complete(role string) (errs []error) {
 		"-net-config-path": s.netConf,
 		"-subnet-file":     s.subnetEnv,
 		"-overlay-file":    s.overlayFile,
-		"-socket":          s.socket,
 		"-cni-bin-dir":     s.cniBinDir,
 		"-cni-conf":        s.cniConf,
 		"-cni-conf-dir":    s.cniConfDir,

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/rolestest"
@@ -434,12 +434,9 @@ func (c *egressCluster) begin() (pods []*pod, plain *pod) {
 func (c *egressCluster) explained(p *pod, to netip.Addr) string {
 	t := c.t
 	t.Helper()
-	question := fmt.Sprintf(`{"from":%q,"to":%q}`, p.addr4, to)
-	raw, err := enforce.Exchange(t.Context(), filepath.Join(c.nodes[0].RunDir(), "egress.sock"), []byte(question), 1<<16)
-	must(t, err)
-	var a struct{ Address, Holder, Dropped, Error string }
-	must(t, json.Unmarshal(raw, &a))
-	return fmt.Sprint(a.Address, " ", a.Holder, " ", a.Dropped, a.Error)
+	var a struct{ Address, Holder, Dropped string }
+	must(t, service.Ask(t.Context(), c.nodes[0].socket(), service.EgressExplain, map[string]netip.Addr{"from": p.addr4, "to": to}, service.Into(&a)))
+	return fmt.Sprint(a.Address, " ", a.Holder, " ", a.Dropped)
 }
 
 // checkCluster: what is in the cluster, and connections from outside, stay as they are.

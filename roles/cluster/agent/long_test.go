@@ -42,14 +42,14 @@ func TestThousandChanges(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- agent.Role(clusterrange.Demands).Run(ctx, h, []string{"-node-name", "self", "-iface", "under0", "-cluster-dir", w.dir, "-subnet-file", "", "-socket", dir + "/s"})
+		ended <- agent.Role(clusterrange.Demands).Run(ctx, h, []string{"-node-name", "self", "-iface", "under0", "-cluster-dir", w.dir, "-subnet-file", ""})
 	}()
 	t.Cleanup(func() {
 		stop()
 		must(t, <-ended)
 		for _, v := range agent.Role(clusterrange.Demands).Verbs() {
 			if v.Name == "agent cleanup" {
-				_, err := v.Run(context.Background(), h, map[string]string{"subnet-file": "", "socket": dir + "/s"}, nil)
+				_, err := v.Run(context.Background(), h, map[string]string{"subnet-file": ""}, nil)
 				must(t, err)
 			}
 		}

@@ -33,7 +33,7 @@ func TestMachine(t *testing.T) {
 	for i := range machines {
 		all.Go(func() {
 			h := host()
-			machines[i] = newKeeper(t.Context(), h, &registryClient{node: "a"}, &settings{}).Machine
+			machines[i] = newKeeper(t.Context(), h, &registryClient{node: "a"}, &settings{}, nil).Machine
 			memory{h}.save(t.Context(), func(r *remembered) { r.PodCIDRs = append(r.PodCIDRs, netip.Prefix{}) })
 		})
 	}
@@ -47,7 +47,7 @@ func TestMachine(t *testing.T) {
 	if err := (memory{host()}).forget(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if again := newKeeper(t.Context(), host(), &registryClient{node: "a"}, &settings{}).Machine; again != machines[0] {
+	if again := newKeeper(t.Context(), host(), &registryClient{node: "a"}, &settings{}, nil).Machine; again != machines[0] {
 		t.Errorf("after a cleanup the machine is %q, it was %q", again, machines[0])
 	}
 	if left := (memory{host()}).load(t.Context()); left.PodCIDRs != nil {

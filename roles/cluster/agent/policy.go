@@ -29,7 +29,7 @@ func (p *policyFlags) register(f *flag.FlagSet) {
 // a flag that got lost must not open all pods.
 func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 	p := &a.set.policy
-	o := keeper.Options{From: store.PolicySource{Kube: a.set.registry.kube}, KeepEstablished: p.keepEstablished, LogDenied: p.log, Remembered: !p.on}
+	o := keeper.Options{Server: a.socket, From: store.PolicySource{Kube: a.set.registry.kube}, KeepEstablished: p.keepEstablished, LogDenied: p.log, Remembered: !p.on}
 	if !o.From.Kube {
 		o.From.Dir = p.dir
 	}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -96,7 +95,7 @@ func TestCleanup(t *testing.T) {
 	if after := n.snapshot(); after != before {
 		t.Errorf("left is\n%s\nwhere was\n%s", after, before)
 	}
-	for _, path := range []string{n.overlayFile(), n.subnetFile(), n.socket(), n.socket() + ".lock", filepath.Join(n.RunDir(), "ranges.sock.lock"), w.path(n.name)} {
+	for _, path := range []string{n.overlayFile(), n.subnetFile(), n.socket(), n.socket() + ".lock", w.path(n.name)} {
 		if _, err := os.Lstat(path); err == nil {
 			t.Errorf("%s is left", path)
 		}

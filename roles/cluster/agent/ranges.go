@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cluster/ranges"
@@ -15,11 +16,11 @@ import (
 )
 
 // newKeeper returns the keeper of this node's blocks of cluster-wide ranges.
-func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient, set *settings) *ranges.Keeper {
+func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient, set *settings, s *service.Server) *ranges.Keeper {
 	claims, _ := registry.Registry.(cluster.IPAMClaims)       // Kubernetes alone has them
 	deletions, _ := registry.Registry.(cluster.PageDeletions) // a directory alone has them
 	return ranges.NewKeeper(ranges.Options{
-		Host: h, Registry: registry, Claims: claims, Deletions: deletions, Node: registry.node, Machine: memory{h}.machine(ctx), Planned: set.plannedDemands, Sole: set.rangesOnly,
+		Host: h, Server: s, Registry: registry, Claims: claims, Deletions: deletions, Node: registry.node, Machine: memory{h}.machine(ctx), Planned: set.plannedDemands, Sole: set.rangesOnly,
 	})
 }
 
@@ -42,7 +43,7 @@ func (s *settings) plannedDemands() (all []store.RangeDemand) {
 }
 
 // keepRanges is the agent with -ranges-only.
-func keepRanges(ctx context.Context, h *roles.Host, set *settings) (err error) {
+func keepRanges(ctx context.Context, h *roles.Host, set *settings, s *service.Server) (err error) {
 	registry, err := set.open(ctx, h, remembered{})
 	if err != nil {
 		return err
@@ -50,6 +51,6 @@ func keepRanges(ctx context.Context, h *roles.Host, set *settings) (err error) {
 	defer func() { err = errors.Join(err, registry.Close()) }()
 	notifySystemd(h)
 	h.Log.Info("the agent leases blocks of cluster-wide ranges for this node until it is stopped", "node", registry.node, "registry", registry.name)
-	newKeeper(ctx, h, registry, set).Run(ctx)
+	newKeeper(ctx, h, registry, set, s).Run(ctx)
 	return nil
 }

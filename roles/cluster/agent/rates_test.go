@@ -2,13 +2,10 @@ package agent_test
 
 import (
 	"context"
-	"encoding/json"
-	"net"
-	"path/filepath"
 	"testing"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops/rates"
-	"github.com/cnibox/cnibox/roles/cluster/process"
 )
 
 // TestRates: the agent answers with the rates of the node's links, also after its socket was asked before.
@@ -19,7 +16,7 @@ func TestRates(t *testing.T) {
 	for range 2 {
 		var links map[string]*rates.Rates
 		w.within(func() bool {
-			err := process.Ask(context.Background(), filepath.Join(n.RunDir(), rates.SocketFile), func(c net.Conn) error { return json.NewDecoder(c).Decode(&links) })
+			err := service.Ask(context.Background(), n.socket(), service.Rates, nil, service.Into(&links))
 			return err == nil && links["eth1"] != nil
 		}, func() string { return "no rates of eth1" })
 		if links["eth1"].Span != rates.Span {

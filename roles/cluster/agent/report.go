@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles/call/plugindir"
-	"github.com/cnibox/cnibox/roles/cluster/process"
 )
 
 // reporter tells others what the agent's state is: CNI calls by files, the container runtime by the network's file, clients of status and
@@ -20,7 +19,6 @@ type reporter struct {
 	current     atomic.Pointer[agentState]
 	files       files
 	install     *installation
-	socket      *process.Socket
 	fileMonitor *fileMonitor
 	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was
 	// logged for debugging only, because the agent was starting.
@@ -40,9 +38,6 @@ func (r *reporter) report(ctx context.Context, s *agentState) {
 		}
 	}
 	r.logWarnings(s.Warnings)
-	if err := r.socket.Open(); err != nil {
-		r.log.Warn("cannot reopen the status socket", "error", err)
-	}
 	r.fileMonitor.addWatches()
 	quiet := s.Reason != "" && !r.wasReady && time.Since(r.started) < startTime
 	if s.Reason != r.reason || r.quiet && !quiet {

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/recovery"
@@ -41,18 +41,24 @@ func run(ctx context.Context, h *roles.Host, args []string, demands func(file []
 			return roles.Usagef("-cni-plugins: %q is not a plugin: 'cnibox list' lists them", name)
 		}
 	}
-	set.setDefaultPaths(runDir(h))
-	if set.rangesOnly {
-		return keepRanges(ctx, h, set)
-	}
-	s := process.NewSocket(set.socket)
-	if err := s.Open(); err != nil {
-		return err
-	}
-	defer s.Close()
+	set.setDefaultPaths(h.Store)
 	if set.uninstall {
+		unlock, err := service.Lock(h.Store.AgentSocket() + ".lock")
+		if err != nil {
+			return err
+		}
+		defer unlock()
 		return uninstall(ctx, h, set)
 	}
+	s, stop, err := service.Start(ctx, h.Store.AgentSocket(), h.Log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if set.rangesOnly {
+		return keepRanges(ctx, h, set, s)
+	}
+	defer s.Handle(map[string]service.Handler{service.Status: func(context.Context, *service.Request) (any, error) { return nil, errStarting }})()
 	for again := true; again; {
 		if again, err = serve(ctx, h, set, s); err != nil {
 			return err
@@ -61,13 +67,13 @@ func run(ctx context.Context, h *roles.Host, args []string, demands func(file []
 	return nil
 }
 
+// errStarting is the status while the registry is opened.
+var errStarting = errors.New("the agent opens its registry")
+
 // setDefaultPaths sets the paths that are in the run directory by default.
-func (s *settings) setDefaultPaths(run string) {
+func (s *settings) setDefaultPaths(in *store.Store) {
 	if s.overlayFile == "" {
-		s.overlayFile = filepath.Join(run, store.OverlayFile)
-	}
-	if s.socket == "" {
-		s.socket = filepath.Join(run, socketFile)
+		s.overlayFile = in.OverlayPath()
 	}
 }
 
@@ -90,16 +96,16 @@ func newAgent(h *roles.Host, set *settings) *agent {
 }
 
 // serve runs an agent with the present flags and files. It returns true if the files changed.
-func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket) (again bool, err error) {
+func serve(ctx context.Context, h *roles.Host, set *settings, s *service.Server) (again bool, err error) {
 	a := newAgent(h, set)
-	a.reporter.socket = s
+	a.socket = s
 	a.registry, err = set.open(ctx, h, set.withCurrentAddresses(ctx, h, a.memory.load(ctx)))
 	if err != nil {
 		return false, fmt.Errorf("open the registry: %w", err)
 	}
 	defer func() { err = errors.Join(err, a.registry.Close()) }()
 	a.self = a.registry.identity()
-	a.ranges = newKeeper(ctx, h, a.registry, set)
+	a.ranges = newKeeper(ctx, h, a.registry, set, s)
 	a.countDatagrams()
 	a.countDatagrams() // as the older count too
 	a.reporter.current.Store(a.buildState(errors.New("starting")))
@@ -108,7 +114,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
-	a.reporter.fileMonitor, err = openFileMonitor(append(set.paths(), set.overlayFile, set.subnetEnv, set.socket)...)
+	a.reporter.fileMonitor, err = openFileMonitor(append(set.paths(), set.overlayFile, set.subnetEnv)...)
 	if err != nil {
 		return false, err
 	}
@@ -148,7 +154,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 		}
 		defer end()
 	}
-	running.Go(func() { s.Answer(ctx, h.Log, a.writeStatus) })
+	defer s.Handle(map[string]service.Handler{service.Status: a.writeStatus})()
 	running.Go(func() { a.keepRates(ctx) })
 	running.Go(func() { _ = a.registry.Watch(ctx, a.updates) })
 	running.Go(func() { keepAttachments(ctx) })

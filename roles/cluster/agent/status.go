@@ -2,33 +2,24 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/recovery"
-	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
-// The agent's answer on its socket is one line of JSON for the node, one for each peer and family,
-// and an end line. Then the agent closes the connection. The lines are computed for each request.
-const (
-	socketFile = "agent.sock"
-	// statusTime is the maximum time to wait for an answer.
-	statusTime = 30 * time.Second
-)
+// statusTime is the maximum time to wait for an answer.
+const statusTime = 30 * time.Second
 
 // peerStatus is a peer in one address family.
 type peerStatus struct {
@@ -63,11 +54,6 @@ type peerStatus struct {
 // stateLeftOut is the state of a node that the agent does not program.
 const stateLeftOut = "left out"
 
-// statusEnd is the last line of an answer.
-type statusEnd struct {
-	End bool `json:"end"`
-}
-
 // maxFaults bounds the warnings of objects of network policies.
 const maxFaults = 20
 
@@ -90,10 +76,10 @@ func policyWarnings(k *keeper.Keeper) (texts []string) {
 	return texts
 }
 
-// writeStatus writes one answer.
-func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
+// writeStatus answers with a line for the node, and one for each peer and family, which are computed for each request.
+func (a *agent) writeStatus(ctx context.Context, r *service.Request) (any, error) {
 	s := a.reporter.current.Load()
-	out, sum := json.NewEncoder(w), s.summary
+	sum := s.summary
 	sum.Checksums, sum.Unheard = a.checksumFault(s), a.answers.silent()
 	sum.Warnings = append(slices.Clip(sum.Warnings), policyWarnings(a.policies)...)
 	sum.Egress = a.egress.keeper.Status()
@@ -102,8 +88,8 @@ func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
 			sum.Warnings = append(sum.Warnings, "egress addresses: "+text)
 		}
 	}
-	if err := out.Encode(&sum); err != nil {
-		return err
+	if err := r.Line(&sum); err != nil {
+		return nil, err
 	}
 	for i, o := range s.overlays {
 		if o == nil {
@@ -113,17 +99,17 @@ func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
 		for _, p := range o.Peers(ctx) {
 			line := statusOf(&p, i == 1)
 			line.Loss = loss[p.Name]
-			if err := out.Encode(line); err != nil {
-				return err
+			if err := r.Line(line); err != nil {
+				return nil, err
 			}
 		}
 	}
 	for _, l := range s.left {
-		if err := out.Encode(&peerStatus{Peer: l.Name, State: stateLeftOut, Error: l.Reason}); err != nil {
-			return err
+		if err := r.Line(&peerStatus{Peer: l.Name, State: stateLeftOut, Error: l.Reason}); err != nil {
+			return nil, err
 		}
 	}
-	return out.Encode(statusEnd{true})
+	return nil, nil
 }
 
 func statusOf(p *overlay.PeerState, v6 bool) *peerStatus {
@@ -147,9 +133,6 @@ type status struct {
 	Nodes []peerStatus `json:"nodes"`
 }
 
-// maxStatus is the maximum size of an answer in bytes. It suffices for 100,000 peers.
-const maxStatus = 64 << 20
-
 var (
 	// errNoAgent means that no process listens on the socket.
 	errNoAgent = errors.New("no agent runs on this node")
@@ -159,40 +142,27 @@ var (
 	errPeersMissing = errors.New("not all peers are programmed")
 )
 
-// askStatus requests the status from the agent's socket.
-func askStatus(ctx context.Context, path string) (s *status, err error) {
+// askStatus requests the status from the agent.
+func askStatus(ctx context.Context, h *roles.Host) (*status, error) {
 	ctx, stop := context.WithTimeout(ctx, statusTime)
 	defer stop()
-	err = process.Ask(ctx, path, func(c net.Conn) (err error) { s, err = readStatus(c); return err })
-	if errors.Is(err, process.ErrAbsent) {
+	s := &status{Nodes: []peerStatus{}}
+	first := true
+	err := service.Ask(ctx, h.Store.AgentSocket(), service.Status, nil, func(line []byte) error {
+		if first {
+			first = false
+			return service.Into(&s.summary)(line)
+		}
+		s.Nodes = append(s.Nodes, peerStatus{})
+		return service.Into(&s.Nodes[len(s.Nodes)-1])(line)
+	})
+	if errors.Is(err, service.ErrAbsent) {
 		return nil, fmt.Errorf("%w: %w", errNoAgent, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the agent's answer: %w", err)
 	}
 	return s, nil
-}
-
-// readStatus reads an answer.
-func readStatus(r io.Reader) (*status, error) {
-	d := json.NewDecoder(io.LimitReader(r, maxStatus))
-	s := &status{Nodes: []peerStatus{}}
-	if err := d.Decode(&s.summary); err != nil {
-		return nil, err
-	}
-	for {
-		var line struct {
-			peerStatus
-			statusEnd
-		}
-		if err := d.Decode(&line); err != nil {
-			return nil, fmt.Errorf("it is cut short: %w", err)
-		}
-		if line.End {
-			return s, nil
-		}
-		s.Nodes = append(s.Nodes, line.peerStatus)
-	}
 }
 
 // addTunnelFaults adds what keeps the datagrams of this node's tunnels from other nodes, or theirs from it, to the warnings.
@@ -351,6 +321,3 @@ func dash(s string) string {
 	}
 	return s
 }
-
-// runDir returns the directory for files that are lost at a reboot.
-func runDir(h *roles.Host) string { return filepath.Dir(h.Store.OverlayPath()) }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/cnibox/cnibox/netops/overlay"
@@ -94,7 +96,7 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 	if _, err := recovery.RemoveNode(ctx, a.host); err != nil {
 		return err
 	}
-	if err := a.set.removeLocks(); err != nil {
+	if err := os.Remove(a.host.Store.AgentSocket() + ".lock"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return a.reporter.install.removePlugins(a.reporter.logChange)

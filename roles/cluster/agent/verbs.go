@@ -9,12 +9,12 @@ import (
 	"os"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cluster/egress"
 	"github.com/cnibox/cnibox/roles/cluster/process"
-	"github.com/cnibox/cnibox/roles/cluster/ranges"
 )
 
 // verbs returns the role's commands.
@@ -22,11 +22,8 @@ func verbs() []roles.CommandVerb {
 	return []roles.CommandVerb{
 		{
 			Name: "agent status", Help: "show the agent's kernel entries for every other node", Example: "agent status --json",
-			Flags: []roles.Flag{{Name: "socket", Help: "path of the agent's socket; default: agent.sock in the run directory"}},
-			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
-				s := &settings{socket: flags["socket"]}
-				s.setDefaultPaths(runDir(h))
-				is, err := askStatus(ctx, s.socket)
+			Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
+				is, err := askStatus(ctx, h)
 				if err != nil {
 					return nil, err
 				}
@@ -90,8 +87,9 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 	if err != nil {
 		return nil, err
 	}
-	s.setDefaultPaths(runDir(h))
-	unlock, err := process.Lock(s.socket + ".lock")
+	s.setDefaultPaths(h.Store)
+	lock := h.Store.AgentSocket() + ".lock"
+	unlock, err := service.Lock(lock)
 	if err != nil {
 		return nil, fmt.Errorf("clean up: %w", err)
 	}
@@ -115,7 +113,7 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 			return err
 		}
 	}
-	errs = append(errs, s.clean(ctx, h, remove), s.removeLocks())
+	errs = append(errs, s.clean(ctx, h, remove), os.Remove(lock))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -161,12 +159,12 @@ func (s *settings) clean(ctx context.Context, h *roles.Host, remove func(*overla
 		errs = append(errs, withOverlay(ctx, h.Net, v6, remove))
 	}
 	errs = append(errs, removeFilter(ctx, h.Net), egress.Remove(ctx, h))
-	for _, path := range []string{s.overlayFile, s.subnetEnv, s.socket} {
+	for _, path := range []string{s.overlayFile, s.subnetEnv, h.Store.AgentSocket()} {
 		if err := os.Remove(path); path != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, ranges.RemoveSocket(h), memory{h}.forget(ctx))...)
+	return errors.Join(append(errs, memory{h}.forget(ctx))...)
 }
 
 // release withdraws this node's record and returns the name of the registry.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
@@ -66,7 +67,7 @@ func run(ctx context.Context, h *roles.Host, args []string, read Reader) error {
 			return err
 		}
 	}
-	l, unlock, err := process.Listen(s.socket) //nolint:contextcheck // bind(2) does not wait
+	l, unlock, err := service.Listen(s.socket) //nolint:contextcheck // bind(2) does not wait
 	if err != nil {
 		return err
 	}

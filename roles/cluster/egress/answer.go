@@ -1,33 +1,19 @@
 package egress
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops/egress"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 
-// askRequest is a request of an ADD: the pod whose attachment is recorded. Or it is that of a person, for a packet.
-type askRequest struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-
-	From netip.Addr `json:"from,omitzero"`
-	To   netip.Addr `json:"to,omitzero"`
-}
-
-// askAnswer says why the pod must not start, or how a packet leaves.
-type askAnswer struct {
-	Error string `json:"error,omitempty"`
+// explanation says how a packet leaves.
+type explanation struct {
 	// Address is the one that a packet leaves with. It is invalid for a packet that stays as it is.
 	Address netip.Addr `json:"address,omitzero"`
 	// Holder is the node that has it, Via the gateway to it and Mark the mark of the packet. Held is true on the holder itself.
@@ -42,68 +28,57 @@ type askAnswer struct {
 // errUnsynced is the answer before everything was read.
 var errUnsynced = errors.New("the agent has not read the egress addresses of the namespaces yet")
 
-// serveTime bounds the work for one ADD.
-const serveTime = 5 * time.Second
+// admitTime bounds the work for one ADD.
+const admitTime = 5 * time.Second
 
-// serve returns a function that answers an ADD, until ctx ends.
-func (k *Keeper) serve(ctx context.Context) func(net.Conn) {
-	return func(c net.Conn) {
-		_ = c.SetDeadline(time.Now().Add(serveTime))
-		go func() {
-			defer c.Close() //nolint:errcheck // the client has its answer, or has ended
-			ctx, stop := context.WithTimeout(ctx, serveTime)
-			defer stop()
-			line, err := bufio.NewReader(io.LimitReader(c, enforce.MaxMessage)).ReadBytes('\n')
-			var r askRequest
-			if err == nil {
-				err = json.Unmarshal(line, &r)
-			}
-			var a askAnswer
-			switch {
-			case err != nil:
-			case r.From.IsValid() && r.To.IsValid():
-				a, err = k.explain(&r)
-			default:
-				err = k.admit(ctx, &r)
-			}
-			if err != nil {
-				a.Error = fmt.Sprintf("%.500s", err)
-			}
-			_ = json.NewEncoder(c).Encode(a)
-		}()
+// admit makes the kernel recognise the packets of a pod whose attachment is recorded, and tells the holders of it. An error is why the pod must
+// not start.
+func (k *Keeper) admit(ctx context.Context, asked *service.Request) (any, error) {
+	ctx, stop := context.WithTimeout(ctx, admitTime)
+	defer stop()
+	var pod struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
 	}
-}
-
-// admit makes the kernel recognise the packets of a pod, and tells the holders of it.
-func (k *Keeper) admit(ctx context.Context, r *askRequest) error {
+	if err := asked.Decode(&pod); err != nil {
+		return nil, err
+	}
 	k.mu.Lock()
 	synced := k.isSynced()
 	k.mu.Unlock()
 	if !synced {
-		return errUnsynced
+		return nil, errUnsynced
 	}
 	if err := k.compare(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	k.comparing.Lock()
-	unmatched := k.last.unmatched[r.Namespace+"/"+r.Name]
+	unmatched := k.last.unmatched[pod.Namespace+"/"+pod.Name]
 	k.comparing.Unlock()
 	if unmatched {
-		return fmt.Errorf("namespace %s has the annotation %s, and the pod's interface has no MAC address by which its packets are recognised: use bridge or ptp", r.Namespace, Annotation)
+		return nil, fmt.Errorf("namespace %s has the annotation %s, and the pod's interface has no MAC address by which its packets are recognised: use bridge or ptp", pod.Namespace, Annotation)
 	}
 	_ = k.publish(ctx) // it is tried again, and until then the holder drops the pod's packets
-	return nil
+	return nil, nil
 }
 
 // explain returns how a packet of a pod of this node leaves.
-func (k *Keeper) explain(r *askRequest) (a askAnswer, err error) {
+func (k *Keeper) explain(_ context.Context, asked *service.Request) (any, error) {
+	var packet struct {
+		From netip.Addr `json:"from"`
+		To   netip.Addr `json:"to"`
+	}
+	if err := asked.Decode(&packet); err != nil {
+		return nil, err
+	}
 	k.comparing.Lock()
 	defer k.comparing.Unlock()
 	if k.last == nil {
-		return a, errUnsynced
+		return nil, errUnsynced
 	}
-	to, has := k.last.assigned[r.From]
-	if !has || k.last.inside(r.To) {
+	a := &explanation{}
+	to, has := k.last.assigned[packet.From]
+	if !has || k.last.inside(packet.To) {
 		return a, nil
 	}
 	if !to.IsValid() {

@@ -22,10 +22,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/egress"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
@@ -34,7 +34,9 @@ import (
 // Options are the arguments of Open.
 type Options struct {
 	// Host is used by the Keeper only.
-	Host   *roles.Host
+	Host *roles.Host
+	// Server is the agent's, which answers ADD calls.
+	Server *service.Server
 	Client *rest.Client
 	// Node is the name of this node's Node object.
 	Node string
@@ -54,7 +56,8 @@ const resyncInterval = 30 * time.Second
 type Keeper struct {
 	Options
 	kernel *egress.Kernel
-	socket *process.Socket
+	// endRequests ends the handlers of requests.
+	endRequests func()
 	// changes tells the agent that the namespaces have changed. work makes Run compare.
 	changes, work chan struct{}
 	// current is what Status returns.
@@ -94,19 +97,13 @@ func Open(o Options) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.socket = process.NewSocket(Socket(o.Host.Store))
-	if err := k.socket.Open(); err != nil {
-		return nil, errors.Join(err, k.kernel.Close())
-	}
+	k.endRequests = o.Server.Handle(map[string]service.Handler{service.EgressAdmit: k.admit, service.EgressExplain: k.explain})
 	return k, nil
 }
 
-// Socket returns the path of the socket on which ADD calls ask for their pod.
-func Socket(s *store.Store) string { return s.EgressSocket() }
-
 // Close closes the sockets. The kernel's state stays, and the address of a holder ends by its lifetime.
 func (k *Keeper) Close() error {
-	k.socket.Close()
+	k.endRequests()
 	return errors.Join(k.kernel.Close(), k.Host.Net.Close())
 }
 
@@ -177,7 +174,6 @@ func (k *Keeper) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { k.follow(ctx, &running) })
-	running.Go(func() { k.socket.Serve(ctx, k.serve(ctx)) })
 	tick := time.NewTicker(resyncInterval)
 	defer tick.Stop()
 	var retry <-chan time.Time

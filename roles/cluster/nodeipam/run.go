@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/store/cluster/kube/election"
@@ -31,20 +31,16 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 			return err
 		}
 	}
-	socket := process.NewSocket(socketPath(h, s.socket))
-	if err := socket.Open(); err != nil {
+	server, closeSocket, err := service.Start(ctx, socketPath(h, s.socket), h.Log)
+	if err != nil {
 		return err
 	}
-	defer socket.Close()
+	defer closeSocket()
 	d := &daemon{log: h.Log, lease: s.lease.Namespace + "/" + s.lease.Name, identity: self + "_" + rand.Text()}
 	if s.fromCloud() {
 		d.cloud = &cloudNode{client: reg, log: h.Log, name: s.node, provider: s.provider, url: s.url}
 	}
-	ctx, stop := context.WithCancel(ctx)
-	var serving sync.WaitGroup
-	defer serving.Wait()
-	defer stop()
-	serving.Go(func() { socket.Answer(ctx, h.Log, d.write) })
+	defer server.Handle(map[string]service.Handler{service.Status: func(context.Context, *service.Request) (any, error) { return d.status(), nil }})()
 	if s.listen != "" {
 		end, err := process.ServeHTTP(ctx, s.listen, d.handler(), h.Log)
 		if err != nil {

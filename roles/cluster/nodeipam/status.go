@@ -3,12 +3,9 @@ package nodeipam
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -16,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cluster/process"
@@ -154,16 +152,8 @@ func (t *table) faults() []nodeFault {
 	return out[:min(len(out), maxFaults)]
 }
 
-// write writes an answer.
-func (d *daemon) write(_ context.Context, w io.Writer) error {
-	return json.NewEncoder(w).Encode(d.status())
-}
-
-// maxStatus is the maximum size of an answer in bytes, and statusTime the longest wait for it.
-const (
-	maxStatus  = 16 << 20
-	statusTime = 10 * time.Second
-)
+// statusTime is the longest wait for an answer.
+const statusTime = 10 * time.Second
 
 // errNotWorking means that the daemon cannot assign pod networks.
 var errNotWorking = errors.New("nodeipam does not work")
@@ -172,8 +162,8 @@ var errNotWorking = errors.New("nodeipam does not work")
 func askStatus(ctx context.Context, path string) (s *status, err error) {
 	ctx, stop := context.WithTimeout(ctx, statusTime)
 	defer stop()
-	err = process.Ask(ctx, path, func(c net.Conn) error { return json.NewDecoder(io.LimitReader(c, maxStatus)).Decode(&s) })
-	if errors.Is(err, process.ErrAbsent) {
+	err = service.Ask(ctx, path, service.Status, nil, service.Into(&s))
+	if errors.Is(err, service.ErrAbsent) {
 		return nil, fmt.Errorf("no nodeipam runs here: %w", err)
 	}
 	if err != nil {

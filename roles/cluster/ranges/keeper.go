@@ -15,12 +15,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -44,8 +43,8 @@ const (
 	settleTime = 100 * time.Millisecond
 	// tickTime is the interval of the search for idle blocks.
 	tickTime = time.Minute
-	// socketTime is the interval of attempts to open the socket, which another program may have deleted.
-	socketTime = 2 * time.Second
+	// checkTime is the interval of looks at the agent's socket, which another program may have deleted, and for deleted pages.
+	checkTime = 2 * time.Second
 	// restoreTime is the time after a page was deleted in which its nodes record their blocks again, and nobody takes others.
 	restoreTime = 15 * time.Second
 	// passTime bounds one pass.
@@ -54,7 +53,9 @@ const (
 
 // Options are the arguments of NewKeeper.
 type Options struct {
-	Host     *roles.Host
+	Host *roles.Host
+	// Server is the agent's, which answers ADD calls.
+	Server   *service.Server
 	Registry cluster.Ranges
 	// Node is this node's name. Machine differs from that of every other machine.
 	Node, Machine string
@@ -110,9 +111,10 @@ type Keeper struct {
 	// socketErr is why ADD calls are not served.
 	socketErr error
 
-	changes chan struct{}
-	mu      sync.Mutex
-	fault   error
+	requests chan *request
+	changes  chan struct{}
+	mu       sync.Mutex
+	fault    error
 }
 
 // heldPage is a page and the times before it was read.
@@ -137,7 +139,8 @@ func NewKeeper(o Options) *Keeper {
 	}
 	return &Keeper{
 		Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, deleted: map[string]time.Time{},
-		idle: map[blockKey]time.Time{}, registers: map[string][]*reservation{}, fences: map[string]time.Time{}, absent: map[netip.Addr]time.Time{}, changes: make(chan struct{}, 1),
+		idle: map[blockKey]time.Time{}, registers: map[string][]*reservation{}, fences: map[string]time.Time{}, absent: map[netip.Addr]time.Time{},
+		requests: make(chan *request), changes: make(chan struct{}, 1),
 	}
 }
 
@@ -172,15 +175,10 @@ func (k *Keeper) setFault(err error) {
 
 // Run serves ADD calls and keeps this node's blocks until ctx ends. The blocks stay after that.
 func (k *Keeper) Run(ctx context.Context) {
-	requests := make(chan *request)
-	socket := process.NewSocket(Socket(k.Host))
-	defer socket.Close()
 	k.readDeleted() // what is deleted from now on is known
-	serving := k.open(socket)
-	if serving {
-		go socket.Serve(ctx, accept(requests, ctx.Done()))
-	}
-	check := time.NewTicker(socketTime)
+	k.readSocketErr()
+	defer k.Server.Handle(k.handlers())()
+	check := time.NewTicker(checkTime)
 	defer check.Stop()
 	tick := time.NewTicker(tickTime)
 	defer tick.Stop()
@@ -189,27 +187,20 @@ func (k *Keeper) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			for _, r := range waiting {
-				r.reply(ctx.Err())
-			}
 			return
-		case r := <-requests:
+		case r := <-k.requests:
 			if !r.waits() {
-				r.reply(nil)
+				r.done <- nil
 				if next == nil {
 					next = time.After(settleTime)
 				}
 				continue
 			}
 			waiting = append(waiting, r)
-			waiting = append(waiting, pending(requests)...)
-			k.listed = k.listed && !slices.ContainsFunc(waiting, func(r *request) bool { return r.network == everyNetwork })
+			waiting = append(waiting, k.pending()...)
 		case <-check.C:
 			before := k.socketErr
-			if k.open(socket) && !serving {
-				serving = true
-				go socket.Serve(ctx, accept(requests, ctx.Done()))
-			}
+			k.readSocketErr()
 			k.readDeleted()
 			if fmt.Sprint(before) == fmt.Sprint(k.socketErr) && !k.erased {
 				continue
@@ -217,61 +208,63 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-tick.C:
 		case <-next:
 		}
-		if errors.Is(k.socketErr, process.ErrRuns) {
+		if errors.Is(k.socketErr, service.ErrRuns) {
 			// The other agent changes the node's pages, so this one would write blocks to node.db that the node has returned.
 			k.listed = false
 			k.setFault(k.socketErr)
 			for _, r := range waiting {
-				r.reply(k.socketErr)
+				r.done <- k.socketErr
 			}
 			waiting, next = nil, nil
 			continue
 		}
-		waiting = k.serveReservations(ctx, waiting)
-		wanted := map[string]bool{}
-		for _, r := range waiting {
-			wanted[r.network] = true
-		}
-		err := k.Pass(ctx, wanted)
-		for _, r := range waiting {
-			if wanted[r.network] {
-				r.reply(err)
-			} else {
-				r.reply(nil)
-			}
-		}
+		k.serveAll(ctx, waiting)
 		waiting, next = nil, k.nextRead()
 	}
 }
 
-// serveReservations answers the requests for reservations and returns the others.
-func (k *Keeper) serveReservations(ctx context.Context, all []*request) (others []*request) {
-	for _, r := range all {
-		if r.reserve != nil {
-			r.reply(k.serve(ctx, r.reserve))
-		} else {
-			others = append(others, r)
-		}
-	}
-	return others
-}
-
-// open opens the socket if it is not open or its file was deleted, and reports whether it is open.
-func (k *Keeper) open(s *process.Socket) bool {
-	k.socketErr = s.Open()
-	if k.socketErr != nil {
+// readSocketErr finds out whether ADD calls are served.
+func (k *Keeper) readSocketErr() {
+	if k.socketErr = k.Server.Fault(); k.socketErr != nil {
 		k.socketErr = fmt.Errorf("serve ADD calls: %w", k.socketErr)
 	}
-	return k.socketErr == nil
+}
+
+// everyNetwork is in place of a network's name, of which no name begins with "*", for a request to read all pages again.
+const everyNetwork = "*"
+
+// serveAll answers requests, those for reservations first, and makes a pass.
+func (k *Keeper) serveAll(ctx context.Context, all []*request) {
+	wanted := map[string]bool{}
+	for _, r := range all {
+		switch {
+		case r.reserve != nil:
+			r.done <- k.serve(ctx, r.reserve)
+			continue
+		case r.reread:
+			r.Network, k.listed = everyNetwork, false
+		}
+		wanted[r.Network] = true
+	}
+	err := k.Pass(ctx, wanted)
+	for _, r := range all {
+		switch {
+		case r.reserve != nil:
+		case wanted[r.Network]:
+			r.done <- err
+		default:
+			r.done <- nil
+		}
+	}
 }
 
 // pending returns the clients that wait already. A notification among them needs no pass of its own.
-func pending(requests <-chan *request) (all []*request) {
+func (k *Keeper) pending() (all []*request) {
 	for {
 		select {
-		case r := <-requests:
+		case r := <-k.requests:
 			if !r.waits() {
-				r.reply(nil)
+				r.done <- nil
 				continue
 			}
 			all = append(all, r)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/leasing"
 	"github.com/cnibox/cnibox/roles/call/node"
@@ -117,8 +117,13 @@ func playKeeper() {
 	if err == nil {
 		claims, _ := r.(cluster.IPAMClaims)
 		deletions, _ := r.(cluster.PageDeletions)
+		h := newHost(root, os.Stderr)
+		s, _, err := service.Start(context.Background(), h.Store.AgentSocket(), h.Log)
+		if err != nil {
+			panic(err)
+		}
 		ranges.NewKeeper(ranges.Options{
-			Host: newHost(root, os.Stderr), Registry: r, Claims: claims, Deletions: deletions, Node: name, Machine: filepath.Base(root), Idle: 50 * time.Millisecond, Grace: 100 * time.Millisecond,
+			Host: h, Server: s, Registry: r, Claims: claims, Deletions: deletions, Node: name, Machine: filepath.Base(root), Idle: 50 * time.Millisecond, Grace: 100 * time.Millisecond,
 		}).Run(context.Background())
 	}
 	fmt.Fprintln(os.Stderr, err)
@@ -147,11 +152,16 @@ func keep(tb testing.TB, h *roles.Host, registry, name string) (stop func()) {
 		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	s, closeSocket, err := service.Start(ctx, h.Store.AgentSocket(), h.Log)
+	if err != nil {
+		tb.Fatal(err)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer closeSocket()
 		claims, _ := r.(cluster.IPAMClaims)
-		ranges.NewKeeper(ranges.Options{Host: h, Registry: r, Claims: claims, Node: name, Machine: name}).Run(ctx)
+		ranges.NewKeeper(ranges.Options{Host: h, Server: s, Registry: r, Claims: claims, Node: name, Machine: name}).Run(ctx)
 	}()
 	stop = func() { cancel(); <-done }
 	tb.Cleanup(stop)
@@ -163,11 +173,7 @@ func keep(tb testing.TB, h *roles.Host, registry, name string) (stop func()) {
 func listens(tb testing.TB, h *roles.Host) {
 	tb.Helper()
 	await.Until(tb, func() bool {
-		c, err := net.Dial("unix", filepath.Join(h.Store.RunDir(), "ranges.sock"))
-		if err == nil {
-			_ = c.Close()
-		}
-		return err == nil
+		return service.Ask(context.Background(), h.Store.AgentSocket(), service.RangeNotify, nil, nil) == nil
 	}, func() string { return "the keeper does not listen" })
 }
 

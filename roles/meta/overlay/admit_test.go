@@ -1,9 +1,10 @@
 package overlay_test
 
 import (
-	"bufio"
+	"context"
+	"errors"
 	"fmt"
-	"net"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
@@ -61,34 +63,29 @@ func TestEgressAdmission(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var asked []string
-	answer := `{"error":"not yet"}`
-	l, err := net.Listen("unix", filepath.Join(e.RunDir(), "egress.sock"))
+	refusal := errors.New("not yet")
+	server, stop, err := service.Start(t.Context(), filepath.Join(e.RunDir(), "agent.sock"), slog.New(slog.DiscardHandler))
 	must(t, err)
-	t.Cleanup(func() { must(t, l.Close()) })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			line, _ := bufio.NewReader(c).ReadString('\n')
-			mu.Lock()
-			asked = append(asked, strings.TrimSpace(line))
-			_, _ = c.Write([]byte(answer + "\n"))
-			mu.Unlock()
-			_ = c.Close()
-		}
-	}()
+	t.Cleanup(stop)
+	refused("an agent without egress addresses", "namespace team has an egress address")
+	server.Handle(map[string]service.Handler{service.EgressAdmit: func(_ context.Context, r *service.Request) (any, error) {
+		var pod struct{ Namespace, Name string }
+		err := r.Decode(&pod)
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, pod.Namespace+"/"+pod.Name)
+		return nil, errors.Join(err, refusal)
+	}})
 	refused("refused", "not yet")
 	mu.Lock()
-	answer = `{}`
+	refusal = nil
 	mu.Unlock()
 	c := call("team", "eth0")
 	e.OK(c)
 	end(c)
 	mu.Lock()
 	defer mu.Unlock()
-	if want := `{"namespace":"team","name":"p"}`; strings.Join(asked, " ") != want+" "+want {
+	if want := "team/p"; strings.Join(asked, " ") != want+" "+want {
 		t.Errorf("asked %q", asked)
 	}
 }

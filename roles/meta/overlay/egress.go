@@ -2,12 +2,11 @@ package overlay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/store"
@@ -15,9 +14,6 @@ import (
 
 // askTime bounds the wait for the agent.
 const askTime = 5 * time.Second
-
-// maxAnswer bounds the agent's answer in bytes.
-const maxAnswer = 64 << 10
 
 // awaitEgress waits until the agent recognises the packets of a pod whose namespace has an egress address. The pod must not start before,
 // because its packets would leave with the node's own address. node is what was read before the attachment was recorded. What is read now
@@ -34,25 +30,12 @@ func (c *Conf) awaitEgress(ctx context.Context, h *roles.Host, req *roles.Reques
 	if node.Egress == nil || !slices.Contains(node.Egress.Namespaces, namespace) {
 		return nil
 	}
-	line, err := coldjson.Marshal(struct {
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-	}{namespace, req.Args.Get("K8S_POD_NAME")})
-	if err != nil {
-		return err
-	}
 	ctx, stop := context.WithTimeout(ctx, askTime)
 	defer stop()
-	raw, err := enforce.Exchange(ctx, h.Store.EgressSocket(), line, maxAnswer)
-	var answer struct {
-		Error string `json:"error"`
-	}
-	if err == nil {
-		err = coldjson.Unmarshal(raw, &answer)
-	}
-	if err == nil && answer.Error != "" {
-		err = errors.New(answer.Error)
-	}
+	err = service.Ask(ctx, h.Store.AgentSocket(), service.EgressAdmit, struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	}{namespace, req.Args.Get("K8S_POD_NAME")}, nil)
 	if err != nil {
 		return fmt.Errorf("%w: namespace %s has an egress address, and the agent does not send the pod's packets there: %w", roles.ErrTryAgain, namespace, err)
 	}

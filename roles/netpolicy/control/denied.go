@@ -2,10 +2,9 @@ package control
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/store"
 )
@@ -26,27 +25,20 @@ type Denied struct {
 	Packets   int64    `json:"packets"`
 }
 
-// DeniedAnswer is the agent's answer to a request with "denied".
+// DeniedAnswer is the agent's answer to a DeniedQuestion.
 type DeniedAnswer struct {
 	// IsOn is false if the agent does not log denied packets.
 	IsOn   bool     `json:"isOn"`
 	Denied []Denied `json:"denied"`
 }
 
-// maxDeniedAnswer bounds the answer: 1,000 lines.
-const maxDeniedAnswer = 4 << 20
+// DeniedQuestion asks for the lines behind one with a number.
+type DeniedQuestion struct {
+	After int64 `json:"after"`
+}
 
 // DeniedAfter asks the agent for the lines behind one with a number.
 func DeniedAfter(ctx context.Context, s *store.Store, number int64) (*DeniedAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, StateTime)
-	defer cancel()
-	answer, err := ask(ctx, s, fmt.Sprintf(`{"denied":true,"deniedAfter":%d}`, number), maxDeniedAnswer)
-	if err != nil {
-		return nil, err
-	}
 	a := new(DeniedAnswer)
-	if err := json.Unmarshal(answer, a); err != nil {
-		return nil, fmt.Errorf("the agent's denied packets: %w", err)
-	}
-	return a, nil
+	return a, ask(ctx, s, service.PolicyDenied, DeniedQuestion{number}, service.Into(a))
 }

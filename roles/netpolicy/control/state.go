@@ -3,54 +3,35 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/roles/netpolicy"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/store"
 )
 
-// StateRequest asks the agent for its netpolicy.State.
-const StateRequest = `{"state":true}`
-
-// StateTime bounds the wait for a State, and maxState its size in bytes: 100,000 pods have 30 MB.
-const (
-	StateTime = 30 * time.Second
-	maxState  = 1 << 30
-)
+// StateTime bounds the wait for a State.
+const StateTime = 30 * time.Second
 
 // State asks the agent for all policies and pods.
 func State(ctx context.Context, s *store.Store) (*netpolicy.State, error) {
-	ctx, cancel := context.WithTimeout(ctx, StateTime)
-	defer cancel()
-	answer, err := ask(ctx, s, StateRequest, maxState)
-	if err != nil {
-		return nil, err
-	}
 	state := new(netpolicy.State)
-	if err := json.Unmarshal(answer, state); err != nil {
-		return nil, fmt.Errorf("the agent's network policies: %w", err)
-	}
-	if state.Error != "" {
-		return nil, errors.New(state.Error)
-	}
-	return state, nil
+	return state, ask(ctx, s, service.PolicyState, nil, service.Into(state))
 }
 
-// ask sends a request to the agent that enforces policies, and returns its answer.
-func ask(ctx context.Context, s *store.Store, request string, longest int64) ([]byte, error) {
-	answer, err := enforce.Exchange(ctx, enforce.Socket(s), []byte(request), longest)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-		return nil, fmt.Errorf("no agent with -policy runs on this node: no process listens on %q", enforce.Socket(s))
+// ask asks the agent that enforces policies.
+func ask(ctx context.Context, s *store.Store, name string, args any, each func([]byte) error) error {
+	ctx, cancel := context.WithTimeout(ctx, StateTime)
+	defer cancel()
+	var said service.Error
+	err := service.Ask(ctx, s.AgentSocket(), name, args, each)
+	switch {
+	case errors.Is(err, service.ErrAbsent):
+		return fmt.Errorf("no agent with -policy runs on this node: %w", err)
+	case err == nil || errors.As(err, &said):
+		return err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("ask the agent about network policies: %w", err)
-	}
-	return answer, nil
+	return fmt.Errorf("ask the agent about network policies: %w", err)
 }

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
+	"math"
 	"os"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
@@ -20,15 +21,14 @@ var ErrAsked = errors.New("the agent of this node runs with -policy: remove the 
 
 // Off asks an agent that enforces policies only because the node's state says so to end that, waits until it has, and calls Stop.
 func Off(ctx context.Context, h *roles.Host) error {
-	path := enforce.Socket(h.Store)
-	if isServed(ctx, path) {
-		if _, err := enforce.Ask(ctx, path, StateTime, []byte(`{"off":true}`)); err != nil {
+	if isServed(ctx, h) {
+		if err := ask(ctx, h.Store, service.PolicyOff, nil, nil); err != nil {
 			return err
 		}
 	}
 	within, cancel := context.WithTimeout(ctx, StateTime)
 	defer cancel()
-	for isServed(within, path) {
+	for isServed(within, h) {
 		select {
 		case <-within.Done():
 			return fmt.Errorf("wait until the agent ends the enforcement of network policies: %w", within.Err())
@@ -41,19 +41,16 @@ func Off(ctx context.Context, h *roles.Host) error {
 // offInterval is the time between two looks whether the agent has ended the enforcement.
 const offInterval = 20 * time.Millisecond
 
-// isServed reports whether an agent enforces policies.
-func isServed(ctx context.Context, path string) bool {
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-	if err == nil {
-		_ = c.Close()
-	}
-	return err == nil
+// isServed reports whether an agent enforces policies. One that does not answer may.
+func isServed(ctx context.Context, h *roles.Host) bool {
+	_, err := DeniedAfter(ctx, h.Store, math.MaxInt64)
+	return !errors.Is(err, service.ErrAbsent)
 }
 
 // Stop ends the enforcement of network policies on the node: it removes the rules, the saved policies, and last the mark. It fails while an
 // agent enforces policies. A call that fails can be repeated.
 func Stop(ctx context.Context, h *roles.Host) error {
-	if isServed(ctx, enforce.Socket(h.Store)) {
+	if isServed(ctx, h) {
 		return ErrAsked
 	}
 	on, err := enforce.Marked(ctx, h.Store)

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,18 +15,15 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy/label"
 	"github.com/cnibox/cnibox/store"
 )
 
-const (
-	// keptDir is beside the saved policies. It has the last valid states of files.
-	keptDir = "policies"
-	// socketFile is the agent's socket in the run directory.
-	socketFile = "policy.sock"
-)
+// keptDir is beside the saved policies. It has the last valid states of files.
+const keptDir = "policies"
 
 // AskTime bounds the wait of an ADD for the agent.
 const AskTime = 500 * time.Millisecond
@@ -46,11 +41,8 @@ const dhcpType = "dhcp"
 // AnnotationsCapability is the runtimeConfig key with which containerd and CRI-O pass a pod's annotations.
 const AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
 
-// maxSaved bounds the saved policies in bytes, and MaxMessage a request and an answer.
-const (
-	maxSaved   = 64 << 20
-	MaxMessage = 64 << 10
-)
+// maxSaved bounds the saved policies in bytes.
+const maxSaved = 64 << 20
 
 // SavedPath returns the path of the saved policies.
 func SavedPath(s *store.Store) string { return s.PolicyPath() }
@@ -58,19 +50,12 @@ func SavedPath(s *store.Store) string { return s.PolicyPath() }
 // KeptPath returns the path of the directory with the last valid states of files.
 func KeptPath(s *store.Store) string { return filepath.Join(s.StateDir(), keptDir) }
 
-// Socket returns the path of the agent's socket.
-func Socket(s *store.Store) string { return filepath.Join(s.RunDir(), socketFile) }
-
 // Answer is the agent's answer to a netops.PodPolicy without chains.
 type Answer struct {
 	Egress  string `json:"egress,omitempty"`
 	Ingress string `json:"ingress,omitempty"`
-	// Done is the verb of the request if the pod's elements are as it asks.
-	Done netops.Verb `json:"done,omitempty"`
 	// Refused is why the pod must not be attached, with the fix. It is set if its policies cannot be enforced.
 	Refused string `json:"refused,omitempty"`
-	// Error is set if the agent does not know the policies yet.
-	Error string `json:"error,omitempty"`
 }
 
 // Spec adds the policies of a pod to an attachment's Spec, if this node enforces policies, and reports whether the agent answered. marked is
@@ -98,11 +83,8 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, marked bool, p
 		p.ByAgent = true
 		return spec.WithPodPolicy(p), false, nil
 	}
-	line, err := coldjson.Marshal(p)
-	if err != nil {
-		return spec, false, err
-	}
-	a, err := Ask(ctx, Socket(h.Store), AskTime, line)
+	var a Answer
+	err = ask(ctx, h.Store, AskTime, service.PolicyChoose, p, service.Into(&a))
 	p.ByAgent = err == nil
 	if err != nil {
 		if a, err = choose(h.Store, p, err); err != nil {
@@ -190,47 +172,17 @@ func Labels(text string) (map[string]string, error) {
 // ChangeTime bounds the wait for a change of a pod's elements by the agent. After half of it the agent does not begin any more.
 const ChangeTime = 100 * time.Millisecond
 
-// Change asks the agent to add or delete the elements of a pod.
+// Change asks the agent to add or delete the elements of a pod. Without an error it has.
 func Change(ctx context.Context, s *store.Store, verb netops.Verb, p *netops.PodPolicy) error {
-	line, err := coldjson.Marshal(p)
-	if err != nil {
-		return err
+	name := service.PolicyAdd
+	if verb == netops.VerbDel {
+		name = service.PolicyDel
 	}
-	a, err := Ask(ctx, Socket(s), ChangeTime, append([]byte(`{"verb":"`+string(verb)+`",`), line[1:]...))
-	if err == nil && a.Done != verb {
-		err = errors.New("the agent did not do it")
-	}
-	return err
+	return ask(ctx, s, ChangeTime, name, p, nil)
 }
 
-// Ask sends a request to the agent, for example a pod.
-func Ask(ctx context.Context, path string, within time.Duration, line []byte) (a Answer, err error) {
+func ask(ctx context.Context, s *store.Store, within time.Duration, name string, p *netops.PodPolicy, each func([]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	answer, err := Exchange(ctx, path, line, MaxMessage)
-	if err == nil {
-		err = coldjson.Unmarshal(answer, &a)
-	}
-	if err == nil && a.Error != "" {
-		err = errors.New(a.Error)
-	}
-	return a, err
-}
-
-// Exchange sends a line to the agent and returns its answer.
-func Exchange(ctx context.Context, path string, line []byte, longest int64) ([]byte, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close() //nolint:errcheck // the answer was read
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })()
-	if _, err := c.Write(append(line, '\n')); err != nil {
-		return nil, err
-	}
-	answer, err := io.ReadAll(io.LimitReader(c, longest))
-	if err != nil {
-		return nil, errors.Join(err, ctx.Err())
-	}
-	return answer, nil
+	return service.Ask(ctx, s.AgentSocket(), name, p, each)
 }

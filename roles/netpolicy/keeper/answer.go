@@ -1,19 +1,14 @@
 package keeper
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy"
@@ -29,34 +24,85 @@ const (
 	maxFetches = 16
 )
 
-// accept returns a function that passes a client's request on to Run, until done is closed.
-func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
-	return func(c net.Conn) {
-		_ = c.SetDeadline(time.Now().Add(2 * enforce.AskTime))
-		go func() {
-			r := &request{conn: c, podRequest: new(podRequest), until: time.Now().Add(enforce.AskTime)}
-			line, err := bufio.NewReader(io.LimitReader(c, enforce.MaxMessage)).ReadBytes('\n')
-			if err == nil {
-				err = json.Unmarshal(line, r)
-			}
-			if err == nil && !r.State && !r.Off && !r.Denied {
-				err = r.check()
-			}
-			if r.Verb != "" {
-				r.until = time.Now().Add(enforce.ChangeTime / 2)
-			}
-			if err != nil {
-				_ = c.Close()
-				return
+// request is a call that waits for an answer: an ADD, a DEL, or a command that asks for the state.
+type request struct {
+	*podRequest
+	// name is what is asked, and after a control.DeniedQuestion.
+	name  string
+	after control.DeniedQuestion
+	// asked is nil in tests.
+	asked *service.Request
+	// done receives the answer, of which there is one.
+	done chan answered
+	// until is when the call goes on without an answer.
+	until time.Time
+	// fetched is true after the source was asked for the pod. found is its answer, and before what it had sent before.
+	fetched       bool
+	found, before *netpolicy.Pod
+}
+
+// answered is the answer to a request.
+type answered struct {
+	data any
+	err  error
+}
+
+// handlers returns what answers requests: each is passed on to Run.
+func (k *Keeper) handlers() map[string]service.Handler {
+	all := map[string]service.Handler{}
+	for _, name := range []string{
+		service.PolicyChoose, service.PolicyAdd, service.PolicyDel, service.PolicyState, service.PolicyDenied, service.PolicyOff,
+	} {
+		all[name] = func(ctx context.Context, asked *service.Request) (any, error) {
+			r := &request{podRequest: new(podRequest), name: name, asked: asked, done: make(chan answered, 1), until: time.Now().Add(enforce.AskTime)}
+			if err := r.read(); err != nil {
+				return nil, err
 			}
 			select {
 			case k.requests <- r:
-			case <-done:
-				_ = c.Close()
+			case <-ctx.Done():
+				return nil, ctx.Err()
 			}
-		}()
+			select {
+			case a := <-r.done:
+				return a.data, a.err
+			case <-ctx.Done():
+			}
+			select {
+			case a := <-r.done: // that to PolicyOff ends the Keeper
+				return a.data, a.err
+			default:
+				return nil, ctx.Err()
+			}
+		}
 	}
+	return all
 }
+
+// read reads the arguments, and refuses what would make the kernel refuse the changes of all pods.
+func (r *request) read() error {
+	switch r.name {
+	case service.PolicyDenied:
+		return r.asked.Decode(&r.after)
+	case service.PolicyState, service.PolicyOff:
+		return nil
+	case service.PolicyAdd, service.PolicyDel:
+		r.until = time.Now().Add(enforce.ChangeTime / 2)
+	}
+	if err := r.asked.Decode(r.podRequest); err != nil {
+		return err
+	}
+	if !strings.HasPrefix(r.Label, attachment.LabelPrefix) {
+		return fmt.Errorf("%w: label %q", netops.ErrInvalid, r.Label)
+	}
+	return r.Check()
+}
+
+// answer answers a request.
+func (r *request) answer(data any, err error) { r.done <- answered{data, err} }
+
+// errLate ends a request whose client has gone on without an answer.
+var errLate = errors.New("the answer is late")
 
 // maxEarly bounds the ADD calls that wait for the first reading.
 const maxEarly = 1000
@@ -66,11 +112,11 @@ func (k *Keeper) isEarly(r *request) bool {
 	k.early = slices.DeleteFunc(k.early, func(old *request) bool {
 		late := time.Now().After(old.until)
 		if late {
-			_ = old.conn.Close() // the call went on
+			old.answer(nil, errLate)
 		}
 		return late
 	})
-	is := !k.synced && !k.Remembered && k.Source.FromFiles() && r.Verb == "" && !r.State && !r.Off && !r.Denied && len(k.early) < maxEarly
+	is := !k.synced && !k.Remembered && k.Source.FromFiles() && r.name == service.PolicyChoose && len(k.early) < maxEarly
 	if is {
 		k.early = append(k.early, r)
 	}
@@ -89,38 +135,36 @@ func (k *Keeper) answerEarly(ctx context.Context) {
 // answer announces the pod of a request, makes the kernel's objects that it needs, and answers. The kernel has the chains
 // before ADD adds the pod's elements.
 func (k *Keeper) answer(ctx context.Context, r *request) {
-	switch {
-	case r.State:
-		k.sendState(r)
+	switch r.name {
+	case service.PolicyState:
+		r.answer(k.state())
 		return
-	case r.Denied:
-		k.sendDenied(r)
+	case service.PolicyDenied:
+		r.answer(k.deniedAfter(r.after.After), nil)
 		return
-	case r.Off:
-		k.end(r)
-		return
-	}
-	if time.Now().After(r.until) || isClosed(r.conn) { // the call goes on by itself, and its pod may have ended
-		_ = r.conn.Close()
+	case service.PolicyOff:
+		r.answer(nil, k.end())
 		return
 	}
-	if r.Verb != "" {
-		r.answer(enforce.Answer{Done: r.Verb}, k.change(ctx, r))
+	if time.Now().After(r.until) || r.asked.IsGone() { // the call goes on by itself, and its pod may have ended
+		r.answer(nil, errLate)
+		return
+	}
+	if r.name != service.PolicyChoose {
+		r.answer(nil, k.change(ctx, r))
 		return
 	}
 	if k.mustFetch(r) {
 		go k.fetch(ctx, r)
 		return
 	}
-	a, err := k.choose(ctx, r.podRequest)
-	r.answer(a, err)
+	r.answer(k.choose(ctx, r.podRequest))
 }
 
 // end ends a Keeper that was not asked for.
-func (k *Keeper) end(r *request) {
+func (k *Keeper) end() error {
 	if !k.Remembered {
-		r.answer(enforce.Answer{}, control.ErrAsked)
-		return
+		return control.ErrAsked
 	}
 	select {
 	case <-k.off: // another request ended it
@@ -128,45 +172,18 @@ func (k *Keeper) end(r *request) {
 		close(k.off)
 		k.closeKnown()
 	}
-	r.answer(enforce.Answer{}, nil)
-}
-
-// check refuses what would make the kernel refuse the changes of all pods.
-func (r *request) check() error {
-	if !strings.HasPrefix(r.Label, attachment.LabelPrefix) {
-		return fmt.Errorf("%w: label %q", netops.ErrInvalid, r.Label)
-	}
-	return r.Check()
-}
-
-// isClosed reports whether the other end of a connection is closed: a frozen agent finds requests of calls that ended long ago.
-func isClosed(c net.Conn) (closed bool) {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return false
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return true
-	}
-	err = raw.Control(func(fd uintptr) {
-		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		closed = err == nil && n == 0 || err != nil && !errors.Is(err, unix.EAGAIN)
-	})
-	return closed || err != nil
+	return nil
 }
 
 // change adds or deletes the elements of a pod for its ADD or DEL.
 func (k *Keeper) change(ctx context.Context, r *request) error {
 	switch {
-	case r.Verb == netops.VerbDel:
+	case r.name == service.PolicyDel:
 		k.local.end(r.podRequest)
 		if done, err := k.filter.Delete(ctx, r.Label); done && err == nil {
 			return nil
 		}
 		return k.Host.Net.DeletePodPolicy(ctx, r.podRequest)
-	case r.Verb != netops.VerbAdd:
-		return fmt.Errorf("%w: verb %q", netops.ErrInvalid, r.Verb)
 	case !k.synced:
 		return errUnknown
 	}
@@ -192,25 +209,12 @@ func (k *Keeper) mustFetch(r *request) bool {
 	return false
 }
 
-func (r *request) answer(a enforce.Answer, err error) {
-	if err != nil {
-		a = enforce.Answer{Error: fmt.Sprintf("%.500s", err)}
+// state returns the table's objects.
+func (k *Keeper) state() (*netpolicy.State, error) {
+	if !k.synced {
+		return nil, errUnknown
 	}
-	_ = json.NewEncoder(r.conn).Encode(a) // the client may have ended
-	_ = r.conn.Close()
-}
-
-// sendState sends the table's objects, without blocking the Keeper.
-func (k *Keeper) sendState(r *request) {
-	s := &netpolicy.State{Error: errUnknown.Error()}
-	if k.synced {
-		s = k.table.State()
-	}
-	_ = r.conn.SetDeadline(time.Now().Add(control.StateTime))
-	go func() {
-		_ = json.NewEncoder(r.conn).Encode(s) // the client may have ended
-		_ = r.conn.Close()
-	}()
+	return k.table.State(), nil
 }
 
 // errUnknown is the answer before the first reading of the source.
@@ -266,6 +270,5 @@ func (k *Keeper) fetch(ctx context.Context, r *request) {
 	select {
 	case k.requests <- r:
 	case <-ctx.Done():
-		_ = r.conn.Close()
 	}
 }

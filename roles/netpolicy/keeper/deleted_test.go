@@ -1,16 +1,16 @@
 package keeper_test
 
 import (
-	"net"
+	"bufio"
 	"os/exec"
 	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/internal/service"
 )
 
 // TestDeleted: after DEL the kernel has no element of the pod, whether the agent deletes it, is absent, or does not answer. While the
-// agent answers, neither DEL nor ADD changes elements: it would wait for the kernel. An answer without "done" is none.
+// agent answers, neither DEL nor ADD changes elements: it would wait for the kernel. An answer without "end" is none.
 func TestDeleted(t *testing.T) {
 	n := newNode(t)
 	n.put("web.yaml", onlyPort80)
@@ -39,9 +39,9 @@ func TestDeleted(t *testing.T) {
 	p := added()
 	stop()
 	deleted("without the agent", p)
-	// agent answers one request after the other, and returns the requests when it is closed.
+	// agent answers one request after the other with JSON, or not at all, and returns the requests when it is closed.
 	agent := func(answers ...string) (close func() []string) {
-		l, err := net.Listen("unix", enforce.Socket(n.host.Store))
+		l, unlock, err := service.Listen(n.host.Store.AgentSocket())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,9 +53,8 @@ func TestDeleted(t *testing.T) {
 				if err != nil {
 					break
 				}
-				b := make([]byte, 1000)
-				count, _ := c.Read(b)
-				all = append(all, string(b[:count]))
+				line, _ := bufio.NewReader(c).ReadString('\n')
+				all = append(all, line)
 				if answer != "" {
 					_, _ = c.Write([]byte(answer))
 					_ = c.Close()
@@ -64,14 +63,16 @@ func TestDeleted(t *testing.T) {
 			asked <- all
 		}()
 		return func() []string {
+			unlock()
 			_ = l.Close()
 			return <-asked
 		}
 	}
-	for _, answer := range []string{"", `{"error":"cannot"}`, "{}", `{"done":"del"}`} {
+	const done = `{"end":true}`
+	for _, answer := range []string{"", `{"error":"cannot"}`, "{}", `{"end":true,"absent":true}`, done} {
 		p := added()
 		end := agent(answer)
-		if answer == `{"done":"del"}` {
+		if answer == done {
 			n.del(p)
 			if elements() == 0 {
 				t.Error("DEL deleted although the agent answered")
@@ -79,18 +80,18 @@ func TestDeleted(t *testing.T) {
 		} else {
 			deleted("with the answer "+answer, p)
 		}
-		if asked := end(); len(asked) != 1 || !strings.HasPrefix(asked[0], `{"verb":"del","label":`) {
+		if asked := end(); len(asked) != 1 || !strings.HasPrefix(asked[0], `{"ask":"policy.del","args":{"label":`) {
 			t.Errorf("asked %s", asked)
 		}
 	}
-	for _, answer := range []string{`{"error":"cannot"}`, "{}", `{"done":"add"}`} {
-		end := agent(`{"ingress":"deny"}`, answer)
+	for _, answer := range []string{`{"error":"cannot"}`, "{}", done} {
+		end := agent(`{"end":true,"data":{"ingress":"deny"}}`, answer)
 		p := n.add(n.pod(1, 5, "app=web"))
 		asked := end()
-		if has := strings.Contains(ruleset(t), "10.1.0.5"); has == (answer == `{"done":"add"}`) {
+		if has := strings.Contains(ruleset(t), "10.1.0.5"); has == (answer == done) {
 			t.Errorf("the agent answers %s: ADD added elements: %v", answer, has)
 		}
-		if len(asked) != 2 || !strings.HasPrefix(asked[1], `{"verb":"add","label":`) || !strings.Contains(asked[1], `"bridge":"br1"`) {
+		if len(asked) != 2 || !strings.HasPrefix(asked[1], `{"ask":"policy.add","args":{"label":`) || !strings.Contains(asked[1], `"bridge":"br1"`) {
 			t.Errorf("asked %s", asked)
 		}
 		n.del(p)

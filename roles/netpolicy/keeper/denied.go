@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"encoding/json"
 	"net/netip"
 	"time"
 
@@ -133,16 +132,13 @@ func (k *Keeper) endDenials() {
 	clear(k.denials.kinds)
 }
 
-// sendDenied sends the lines behind one with a number.
-func (k *Keeper) sendDenied(r *request) {
-	answer := control.DeniedAnswer{IsOn: k.denials.log != nil, Denied: []control.Denied{}}
+// deniedAfter returns the lines behind one with a number.
+func (k *Keeper) deniedAfter(number int64) *control.DeniedAnswer {
+	a := &control.DeniedAnswer{IsOn: k.denials.log != nil, Denied: []control.Denied{}}
 	for _, line := range k.denials.recent {
-		if line.Number > r.DeniedAfter {
-			answer.Denied = append(answer.Denied, line)
+		if line.Number > number {
+			a.Denied = append(a.Denied, line)
 		}
 	}
-	go func() {
-		_ = json.NewEncoder(r.conn).Encode(answer) // the client may have ended
-		_ = r.conn.Close()
-	}()
+	return a
 }

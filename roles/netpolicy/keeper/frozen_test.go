@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/test/await"
@@ -53,15 +54,15 @@ func TestFrozen(t *testing.T) {
 	n.add(n.pod(1, 9, "app=web")) // so that the kernel has the chains
 	known()
 	const first = `"label":"cnibox:c1","namespace":"default","name":"c1","labels":{"app":"web"},"addresses":["10.1.0.3","fd00:1::3"]`
-	n.answered("{"+first+"}", "ingress")
+	n.answered(service.PolicyChoose, "{"+first+"}", "ingress")
 	answers() // so it does not hold the lock of the records
 	_ = agent.Process.Signal(syscall.SIGSTOP)
 	await.Until(t, func() bool {
 		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", agent.Process.Pid))
 		return strings.Contains(string(stat), ") T ")
 	}, func() string { return "the agent is not frozen" })
-	for _, verb := range []string{"add", "del"} {
-		if a := n.ask(`{"verb":"`+verb+`",`+first+"}", enforce.ChangeTime); a != "" {
+	for _, name := range []string{service.PolicyAdd, service.PolicyDel} {
+		if a := n.ask(name, "{"+first+"}", enforce.ChangeTime); a != "" {
 			t.Fatal(a)
 		}
 	}
@@ -78,29 +79,29 @@ func TestFrozen(t *testing.T) {
 	n.none(denied, "after the agent goes on")
 }
 
-// ask sends a line to the agent as ADD and DEL do, and returns its answer, or "" if there is none within a time.
-func (n *node) ask(line string, within time.Duration) string {
+// ask sends a request to the agent as ADD and DEL do, and returns its answer, or "" if there is none within a time.
+func (n *node) ask(name, args string, within time.Duration) string {
 	n.t.Helper()
-	c, err := net.Dial("unix", enforce.Socket(n.host.Store))
+	c, err := net.Dial("unix", n.host.Store.AgentSocket())
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(within))
-	_, _ = c.Write([]byte(line + "\n"))
+	_, _ = fmt.Fprintf(c, `{"ask":%q,"args":%s}`+"\n", name, args)
 	b := make([]byte, 1000)
 	count, _ := c.Read(b)
 	return string(b[:count])
 }
 
 // answered asks until the agent answers in time, with a text.
-func (n *node) answered(line, text string) {
+func (n *node) answered(name, args, text string) {
 	n.t.Helper()
 	a := ""
 	await.Until(n.t, func() bool {
-		a = n.ask(line, enforce.AskTime)
+		a = n.ask(name, args, enforce.AskTime)
 		return strings.Contains(a, text)
-	}, func() string { return fmt.Sprintf("%s: %q", line, a) })
+	}, func() string { return fmt.Sprintf("%s %s: %q", name, args, a) })
 }
 
 // TestUnheardDel: an ADD has let the agent add the elements and was undone, and the agent did not hear of its DEL. It deletes the elements when it
@@ -110,8 +111,8 @@ func TestUnheardDel(t *testing.T) {
 	n.put("web.yaml", onlyPort80)
 	n.start()
 	const pod = `"label":"cnibox:c1","namespace":"default","name":"c1","labels":{"app":"web"},"addresses":["10.1.0.3"]`
-	n.answered("{"+pod+"}", "ingress")
-	n.answered(`{"verb":"add",`+pod+"}", "add")
+	n.answered(service.PolicyChoose, "{"+pod+"}", "ingress")
+	n.answered(service.PolicyAdd, "{"+pod+"}", `{"end":true}`)
 	for end := time.Now().Add(time.Minute); strings.Contains(ruleset(t), "10.1.0.3"); <-time.After(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the agent keeps the elements of a pod without a record")
@@ -124,13 +125,15 @@ func TestBadRequests(t *testing.T) {
 	n := newNode(t)
 	n.put("web.yaml", onlyPort80)
 	n.start()
-	for _, line := range []string{
-		"", "null", "{}", `{"verb":"add"}`, `{"label":"cnibox:x","addresses":[""]}`, `{"verb":"add","label":"cnibox:x","addresses":["fe80::1%eth0"]}`,
-		`{"verb":"add","label":"expected default/web","addresses":["10.1.0.7"]}`, `{"verb":"del","label":"","addresses":["10.1.0.3"]}`, `{"verb":"set","label":"cnibox:x","addresses":["10.1.0.7"]}`,
-		`{"verb":"add","label":"cnibox:x","addresses":["10.1.0.7"],"port":"a-name-that-is-too-long","bridge":"br1"}`,
+	for _, args := range []string{
+		"1", "null", "{}", `{"label":"cnibox:x","addresses":[""]}`, `{"label":"cnibox:x","addresses":["fe80::1%eth0"]}`,
+		`{"label":"expected default/web","addresses":["10.1.0.7"]}`, `{"label":"","addresses":["10.1.0.3"]}`,
+		`{"label":"cnibox:x","addresses":["10.1.0.7"],"port":"a-name-that-is-too-long","bridge":"br1"}`,
 	} {
-		if a := n.ask(line, enforce.AskTime); strings.Contains(a, "done") || strings.Contains(a, "gress") {
-			t.Errorf("%s: %s", line, a)
+		for _, name := range []string{service.PolicyChoose, service.PolicyAdd, service.PolicyDel} {
+			if a := n.ask(name, args, enforce.AskTime); !strings.Contains(a, `"error"`) {
+				t.Errorf("%s %s: %q", name, args, a)
+			}
 		}
 	}
 	p := n.add(n.pod(1, 3, "app=web"))

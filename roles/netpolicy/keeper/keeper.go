@@ -7,17 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/netpolicy"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -38,7 +36,9 @@ type Source interface {
 
 // Options are the parameters of a Keeper, which closes Host.Net.
 type Options struct {
-	Host   *roles.Host
+	Host *roles.Host
+	// Server is the agent's, which answers ADD calls.
+	Server *service.Server
 	Source Source
 	// From is where Source reads.
 	From store.PolicySource
@@ -56,11 +56,11 @@ const (
 	ResyncTime = time.Minute
 	// retryTime is the time until a failed change of the kernel is tried again.
 	retryTime = 500 * time.Millisecond
+	// checkTime is the interval of looks for what another program deleted and nothing tells of.
+	checkTime = 2 * time.Second
 	// saveTime is the time between two writings of the saved policies. While policies change one after the other, an agent that ends leaves
 	// those of so long ago.
 	saveTime = retryTime
-	// socketTime is the interval in which the socket's file is made again if another program deleted it.
-	socketTime = 2 * time.Second
 )
 
 // Keeper enforces policies. The goroutine of Run owns its fields.
@@ -68,13 +68,14 @@ type Keeper struct {
 	Options
 	filter *podfilter.Filter
 	links  *netops.LinkMonitor
-	socket *process.Socket
 	table  *netpolicy.Table
 	local  attachments
 
 	changes  chan func(*netpolicy.Table)
 	requests chan *request
-	synced   bool
+	// endRequests ends the handlers of requests.
+	endRequests func()
+	synced      bool
 	// isSaving is true while another goroutine writes the saved policies. saved gets the result.
 	isSaving bool
 	saved    chan saving
@@ -114,7 +115,7 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{
-		Options: o, filter: filter, socket: process.NewSocket(enforce.Socket(o.Host.Store)), table: netpolicy.NewTable(),
+		Options: o, filter: filter, table: netpolicy.NewTable(),
 		local: newAttachments(o.Host, o.Source.FromFiles()), changes: make(chan func(*netpolicy.Table)), requests: make(chan *request),
 		fetching: make(chan struct{}, maxFetches), saved: make(chan saving, 1),
 		known: make(chan struct{}), off: make(chan struct{}),
@@ -127,9 +128,6 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 	}
 	err = k.mark(ctx)
 	if err == nil {
-		err = k.socket.Open()
-	}
-	if err == nil {
 		k.links, err = o.Host.Net.OpenPortMonitor(ctx)
 	}
 	if err != nil {
@@ -138,6 +136,7 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 		}
 		return nil, errors.Join(err, filter.Close())
 	}
+	k.endRequests = o.Server.Handle(k.handlers())
 	return k, nil
 }
 
@@ -146,7 +145,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	defer k.filter.Close()   //nolint:errcheck // it changes nothing
 	defer k.links.Close()    //nolint:errcheck // it changes nothing
 	defer k.Host.Net.Close() //nolint:errcheck // it changes nothing
-	defer k.socket.Close()
+	defer k.endRequests()
 	defer k.endSaving()
 	done := make(chan struct{})
 	defer close(done)
@@ -164,8 +163,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 	defer func() { stop(); following.Wait() }() // another Keeper may read the group after this one
 	go k.Source.Run(ctx, put)
-	go k.socket.Serve(ctx, k.accept(done))
-	resync, check := time.NewTicker(ResyncTime), time.NewTicker(socketTime)
+	resync, check := time.NewTicker(ResyncTime), time.NewTicker(checkTime)
 	defer resync.Stop()
 	defer check.Stop()
 	read, idle := true, false // read: the records
@@ -211,20 +209,12 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.markErr = k.mark(ctx) // another program may have deleted it
 		case <-check.C:
 			k.endOldDenials()
-			idle = !k.checkFiles()
+			idle = !k.isSavedGone()
 		case <-again:
 		case s := <-k.saved:
 			idle = !k.noteSaved(ctx, s) && !read
 		}
 	}
-}
-
-// checkFiles makes the socket's file again if another program deleted it, and reports whether the saved policies are to be written again.
-func (k *Keeper) checkFiles() bool {
-	if err := k.socket.Open(); err != nil {
-		k.report(fmt.Errorf("serve ADD calls: %w", err))
-	}
-	return k.isSavedGone()
 }
 
 // apply makes a change of the source, and those that wait behind it. It reports whether the policies are known since then.
@@ -369,23 +359,4 @@ func (k *Keeper) Fault() string {
 		return *text
 	}
 	return ""
-}
-
-// request is a call that waits for an answer: an ADD, a DEL, or a verb that asks for the state.
-type request struct {
-	conn net.Conn
-	*podRequest
-	// Verb is set if the pod's elements should be added or deleted.
-	Verb  netops.Verb `json:"verb"`
-	State bool        `json:"state"`
-	// Denied asks for the lines of denied packets behind the one with the number DeniedAfter.
-	Denied      bool  `json:"denied"`
-	DeniedAfter int64 `json:"deniedAfter"`
-	// Off asks the agent to end the enforcement that nobody asked for.
-	Off bool `json:"off"`
-	// until is when the call goes on without an answer.
-	until time.Time
-	// fetched is true after the source was asked for the pod. found is its answer, and before what it had sent before.
-	fetched       bool
-	found, before *netpolicy.Pod
 }

@@ -2,17 +2,15 @@ package keeper_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/netpolicy"
@@ -71,16 +69,10 @@ func TestManyUnknown(t *testing.T) {
 	source := &slow{Directory: keeper.Directory{Path: n.dir, Log: n.host.Log}}
 	n.run(source)
 	ask := func(name string) enforce.Answer {
-		c, err := net.Dial("unix", enforce.Socket(n.host.Store))
-		if err != nil {
-			t.Error(err)
-			return enforce.Answer{}
-		}
-		defer c.Close() //nolint:errcheck // it was read
-		_ = c.SetDeadline(await.Deadline())
-		_ = json.NewEncoder(c).Encode(netops.PodPolicy{Label: "cnibox:" + name, Namespace: "default", Name: name, UID: name})
 		var a enforce.Answer
-		if err := json.NewDecoder(c).Decode(&a); err != nil && !errors.Is(err, io.EOF) {
+		var late service.Error
+		p := &netops.PodPolicy{Label: "cnibox:" + name, Namespace: "default", Name: name, UID: name}
+		if err := service.Ask(t.Context(), n.host.Store.AgentSocket(), service.PolicyChoose, p, service.Into(&a)); err != nil && !errors.As(err, &late) {
 			t.Error(err)
 		}
 		return a

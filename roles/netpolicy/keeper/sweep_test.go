@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -46,7 +47,11 @@ func runChild() {
 		Net: netops.New(netops.Options{Probe: &netopstest.KillNth{N: n, Late: late}}), Log: log, Now: time.Now,
 		Store: store.New(store.Options{RunDir: run, StateDir: state, BootID: bootID(), LockTimeout: time.Minute}),
 	}
-	k, err := keeper.Open(context.Background(), keeper.Options{Host: host, Source: &keeper.Directory{Path: dir, Log: log}})
+	s, _, err := service.Start(context.Background(), host.Store.AgentSocket(), log)
+	if err != nil {
+		panic(err)
+	}
+	k, err := keeper.Open(context.Background(), keeper.Options{Host: host, Server: s, Source: &keeper.Directory{Path: dir, Log: log}})
 	if err != nil {
 		panic(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -89,14 +90,18 @@ func (n *node) open(source keeper.Source) (k *keeper.Keeper, stop func()) {
 	n.t.Helper()
 	own := *n.host
 	own.Net = n.host.Net.Clone()
-	k, err := keeper.Open(context.Background(), keeper.Options{Host: &own, Source: source, LogDenied: n.logDenied})
+	s, closeSocket, err := service.Start(context.Background(), own.Store.AgentSocket(), own.Log)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	k, err = keeper.Open(context.Background(), keeper.Options{Host: &own, Server: s, Source: source, LogDenied: n.logDenied})
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { k.Run(ctx) })
-	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	stop = sync.OnceFunc(func() { cancel(); running.Wait(); closeSocket() })
 	n.t.Cleanup(stop)
 	saved := enforce.SavedPath(n.host.Store)
 	await.Until(n.t, func() bool { fi, err := os.Stat(saved); return err == nil && fi.Size() > 0 }, func() string { return "no saved policies" })

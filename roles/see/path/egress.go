@@ -2,46 +2,32 @@ package path
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"net/netip"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
 // egressAnswer is the agent's answer about a packet.
 type egressAnswer struct {
-	Error, Holder, Dropped string
-	Address                netip.Addr
-	Mark                   uint32
-	Held                   bool
+	Holder  string     `json:"holder"`
+	Dropped string     `json:"dropped"`
+	Address netip.Addr `json:"address"`
+	Mark    uint32     `json:"mark"`
+	Held    bool       `json:"held"`
 }
 
-// egressTime bounds the wait for the agent, and maxEgressAnswer its answer in bytes.
-const (
-	egressTime      = 5 * time.Second
-	maxEgressAnswer = 64 << 10
-)
+// egressTime bounds the wait for the agent.
+const egressTime = 5 * time.Second
 
 // askEgress asks the agent whether a packet leaves the cluster with an address of the pod's namespace.
 func askEgress(ctx context.Context, s *store.Store, from, to netip.Addr) (a egressAnswer, err error) {
-	question, err := json.Marshal(map[string]netip.Addr{"from": from, "to": to})
-	if err != nil {
-		return a, err
-	}
 	ctx, stop := context.WithTimeout(ctx, egressTime)
 	defer stop()
-	raw, err := enforce.Exchange(ctx, s.EgressSocket(), question, maxEgressAnswer)
-	if err == nil {
-		err = json.Unmarshal(raw, &a)
-	}
-	if err == nil && a.Error != "" {
-		err = errors.New(a.Error)
-	}
+	err = service.Ask(ctx, s.AgentSocket(), service.EgressExplain, map[string]netip.Addr{"from": from, "to": to}, service.Into(&a))
 	return a, err
 }
 

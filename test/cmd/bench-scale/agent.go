@@ -64,7 +64,7 @@ type handOff struct {
 func (a *agent) start(ctx context.Context) (seconds, error) {
 	file := filepath.Join(a.dir, "overlay.json")
 	_ = os.Remove(file)
-	args := append([]string{"agent", "-node-name", "self", "-iface", "under0", "-subnet-file", "", "-overlay-file", file, "-socket", filepath.Join(a.dir, "agent.sock")}, a.flags...)
+	args := append([]string{"agent", "-node-name", "self", "-iface", "under0", "-subnet-file", "", "-overlay-file", file}, a.flags...)
 	a.cmd = exec.CommandContext(ctx, a.binary, args...)
 	a.cmd.Env = a.env()
 	var err error

@@ -272,7 +272,7 @@ func memoryGroup(name string) string {
 func (b *policyBench) agentArgs(flags ...string) []string {
 	return append([]string{
 		b.o.cnibox, "agent", "-kube-subnet-mgr", "-kubeconfig-file", b.kubeFile, "-net-config-path", filepath.Join(b.dir, "net-conf.json"), "-node-name", policyNode, "-iface", "under0",
-		"-subnet-file", "", "-overlay-file", filepath.Join(b.dir, "overlay.json"), "-socket", filepath.Join(b.dir, "agent.sock"),
+		"-subnet-file", "", "-overlay-file", filepath.Join(b.dir, "overlay.json"),
 	}, flags...)
 }
 

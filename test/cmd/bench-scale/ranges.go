@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -19,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/test/internal/page"
 	"github.com/cnibox/cnibox/test/kubetest"
 )
@@ -131,8 +131,7 @@ func startRangeAgents(ctx context.Context, s *kubetest.Server, binary, dir, kube
 		if _, err := s.Do(http.MethodPost, "/api/v1/nodes", "", json.RawMessage(`{"metadata":{"name":"`+name+`"}}`)); err != nil {
 			return side, nil, err
 		}
-		a := exec.CommandContext(ctx, binary, "agent", "-ranges-only", "-kube-subnet-mgr", "-kubeconfig-file", kubeconfig, "-node-name", name,
-			"-socket", filepath.Join(dir, name+".sock"))
+		a := exec.CommandContext(ctx, binary, "agent", "-ranges-only", "-kube-subnet-mgr", "-kubeconfig-file", kubeconfig, "-node-name", name)
 		a.Env = append(os.Environ(), side.env(i)...)
 		a.Stderr = os.Stderr
 		if err := a.Start(); err != nil {
@@ -141,13 +140,9 @@ func startRangeAgents(ctx context.Context, s *kubetest.Server, binary, dir, kube
 		agents = append(agents, a)
 	}
 	for i := range rangeNodes {
-		socket := filepath.Join(dir, fmt.Sprint("node-", i), "run", "ranges.sock")
+		socket := filepath.Join(dir, fmt.Sprint("node-", i), "run", "agent.sock")
 		if err := repeat(func() error {
-			c, err := net.Dial("unix", socket)
-			if err == nil {
-				_ = c.Close()
-			}
-			return err
+			return service.Ask(ctx, socket, service.RangeNotify, nil, nil)
 		}); err != nil {
 			return side, nil, fmt.Errorf("the agent of node-%d is not ready: %w", i, err)
 		}

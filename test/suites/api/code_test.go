@@ -97,6 +97,11 @@ func readCode(t *testing.T) []string {
 			c.walk(arg.value, func(path, kind string) { say("json %s: %s %s", verb, path, kind) })
 		}
 	}
+	for what, name := range map[string]string{"asked": "Decode", "answered": "Into"} {
+		for _, arg := range c.written(func(call call) (int, bool) { return 0, call.named("internal/service", name) }) {
+			c.walk(arg.value, func(path, kind string) { say("json %s: %s %s", what, path, kind) })
+		}
+	}
 	for _, arg := range c.written(func(call call) (int, bool) {
 		if call.named("store/internal/kv", "Put") || call.named("internal/coldjson", "Marshal") || call.named("encoding/json", "Marshal") || call.named("encoding/json", "MarshalIndent") {
 			return stateArgument(call.callee), call.in("store") && !call.in("store/cluster/etcd") && !call.in("store/cluster/kube/rest")

@@ -4,6 +4,7 @@ package takeover
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -23,6 +24,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
@@ -99,7 +101,9 @@ func (c *rangeCluster) agent(n *rangeNode) {
 			c.t.Logf("agent of %s: %s", n.name, log.String())
 		}
 	})
-	await.Until(c.t, func() bool { _, err := os.Stat(filepath.Join(n.RunDir(), "ranges.sock")); return err == nil }, func() string { return "the agent does not listen" })
+	await.Until(c.t, func() bool {
+		return service.Ask(context.Background(), filepath.Join(n.RunDir(), "agent.sock"), service.RangeNotify, nil, nil) == nil
+	}, func() string { return "the agent does not listen" })
 }
 
 // call is a call of a plugin for a container of a node.

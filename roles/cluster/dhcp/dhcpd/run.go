@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cluster/dhcp"
 	"github.com/cnibox/cnibox/roles/cluster/dhcp/protocol"
@@ -78,7 +79,7 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 func (s *settings) listen(passed []*os.File) (net.Listener, func(), error) {
 	switch len(passed) {
 	case 0:
-		return process.Listen(s.HostPrefix + s.Socket)
+		return service.Listen(s.HostPrefix + s.Socket)
 	case 1:
 		l, err := net.FileListener(passed[0])
 		if err != nil {
