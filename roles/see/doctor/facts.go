@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -89,9 +90,9 @@ type Runtime struct {
 // Network is one network's file.
 type Network struct {
 	Path, Name string
-	// Err is why a runtime cannot use the file. Fault is that, or the first fault that lint found.
-	Err   error
-	Fault string
+	// IsUnusable means that a runtime cannot use the file. Fault is why, or the first fault that lint found.
+	IsUnusable bool
+	Fault      string
 	// Fix is the command for a Fault.
 	Fix string
 	// PolicyLabels is what lint says of annotations that are labels for network policies.
@@ -137,14 +138,14 @@ type Plugin struct {
 	// Install is the command that installs this program's plugins there, or makes the runtime search them.
 	Install string
 	// Writable is set if other users can replace the file. WritablePath is the file, or its directory.
-	Writable     error
+	Writable     error `json:"-"`
 	WritablePath string
 }
 
 // Kubeconfig is a kubeconfig that a network or the agent's service names.
 type Kubeconfig struct {
 	Path string
-	Err  error
+	Err  error `json:"-"`
 	// Cert and Token are when the credentials end, or zero.
 	Cert, Token time.Time
 }
@@ -157,8 +158,7 @@ type State struct {
 	// Modes are files with a wrong owner or mode: the path, what is wrong, and the fix.
 	Modes []Mode
 	// Dump is empty if node.db cannot be read.
-	Dump   *store.Dump
-	Census *attachment.Census
+	Dump *store.Dump
 }
 
 // Call is a CNI call in progress.
@@ -172,7 +172,7 @@ type Difference struct {
 	Key store.Key
 	Pod string
 	// Of is nil for a difference that is not of an object.
-	Of                 netops.Object
+	Of                 netops.Object `json:"-"`
 	Object, Want, Have string
 	// Fix is the command that mends it, or "" if the container must be restarted.
 	Fix string
@@ -271,6 +271,21 @@ type Peer struct {
 	Key   string `json:"publicKey"`
 	State string `json:"state"`
 	Error string `json:"error"`
+}
+
+// isGone reports whether a path certainly does not exist.
+func (f *Facts) isGone(path string) bool {
+	gone, err := view.Ask(f.Host, "gone: "+path, func() (bool, error) {
+		_, err := os.Lstat(path)
+		return err != nil && attachment.IsAbsent(err), nil
+	})
+	return gone && err == nil
+}
+
+// isNetnsGone reports whether a recorded namespace certainly does not exist.
+func (f *Facts) isNetnsGone(n store.Netns) bool {
+	gone, err := view.Ask(f.Host, "namespace gone: "+n.Path, func() (bool, error) { return attachment.IsNetnsGone(n), nil })
+	return gone && err == nil
 }
 
 // used lists what the runtimes use.
