@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
@@ -271,21 +270,6 @@ type Peer struct {
 	Key   string `json:"publicKey"`
 	State string `json:"state"`
 	Error string `json:"error"`
-}
-
-// isGone reports whether a path certainly does not exist.
-func (f *Facts) isGone(path string) bool {
-	gone, err := view.Ask(f.Host, "gone: "+path, func() (bool, error) {
-		_, err := os.Lstat(path)
-		return err != nil && attachment.IsAbsent(err), nil
-	})
-	return gone && err == nil
-}
-
-// isNetnsGone reports whether a recorded namespace certainly does not exist.
-func (f *Facts) isNetnsGone(n store.Netns) bool {
-	gone, err := view.Ask(f.Host, "namespace gone: "+n.Path, func() (bool, error) { return attachment.IsNetnsGone(n), nil })
-	return gone && err == nil
 }
 
 // used lists what the runtimes use.

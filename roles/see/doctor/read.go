@@ -189,7 +189,7 @@ func (r *reader) readState(ctx context.Context) {
 func (r *reader) readDifferences(ctx context.Context) {
 	type recorded struct {
 		Difference
-		Object netops.Spec
+		Spec netops.Spec
 	}
 	all, err := view.Ask(r.f.Host, "differences", func() (all []recorded, _ error) {
 		ctx, cancel := context.WithTimeout(ctx, auditTime)
@@ -198,14 +198,14 @@ func (r *reader) readDifferences(ctx context.Context) {
 		for _, d := range found {
 			one := recorded{Difference: d}
 			if d.Of != nil {
-				one.Object.Add(d.Of)
+				one.Spec.Add(d.Of)
 			}
 			all = append(all, one)
 		}
 		return all, err
 	})
 	for _, one := range all {
-		for _, of := range one.Object.Objects {
+		for _, of := range one.Spec.Objects {
 			one.Of = of
 		}
 		r.f.Differences = append(r.f.Differences, one.Difference)
@@ -296,4 +296,19 @@ func (r *reader) readUnrecorded(ctx context.Context) {
 	})
 	r.unread("rules without a record", err)
 	r.f.Firewall.Unrecorded = all
+}
+
+// isGone reports whether a path certainly does not exist.
+func (f *Facts) isGone(path string) bool {
+	gone, err := view.Ask(f.Host, "gone: "+path, func() (bool, error) {
+		_, err := os.Lstat(path)
+		return err != nil && attachment.IsAbsent(err), nil
+	})
+	return gone && err == nil
+}
+
+// isNetnsGone reports whether a recorded namespace certainly does not exist.
+func (f *Facts) isNetnsGone(n store.Netns) bool {
+	gone, err := view.Ask(f.Host, "namespace gone: "+n.Path, func() (bool, error) { return attachment.IsNetnsGone(n), nil })
+	return gone && err == nil
 }
