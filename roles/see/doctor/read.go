@@ -247,35 +247,42 @@ func isSpecial(r rune) bool {
 
 // readCaches reads the runtimes' cached results.
 func (r *reader) readCaches() {
-	type cached struct {
-		Entries map[string]*recovery.CacheEntry
-		Damaged []string
-	}
 	r.f.Caches = map[string]*recovery.CacheEntry{}
 	for _, dir := range r.o.CacheDirs {
-		all, err := view.Ask(r.f.Host, "cached results: "+dir, func() (c cached, unread error) {
-			entries, err := os.ReadDir(dir)
-			if !errors.Is(err, fs.ErrNotExist) {
-				unread = err
-			}
-			c.Entries = map[string]*recovery.CacheEntry{}
-			for _, e := range entries {
-				path := filepath.Join(dir, e.Name())
-				one, err := recovery.ReadCache(path)
-				switch {
-				case errors.Is(err, fs.ErrNotExist): // removed meanwhile
-				case err != nil || one.Kind != recovery.CacheKind:
-					c.Damaged = append(c.Damaged, path)
-				default:
-					c.Entries[path] = one
-				}
-			}
-			return c, unread
-		})
+		all, err := ReadCached(r.f.Host, dir)
 		r.unread("cached results in "+dir, err)
 		maps.Copy(r.f.Caches, all.Entries)
 		r.f.Damaged = append(r.f.Damaged, all.Damaged...)
 	}
+}
+
+// Cached are the cached results of a directory, by path, and the files that are none.
+type Cached struct {
+	Entries map[string]*recovery.CacheEntry
+	Damaged []string
+}
+
+// ReadCached reads a directory of cached results.
+func ReadCached(known *view.Host, dir string) (Cached, error) {
+	return view.Ask(known, "cached results: "+dir, func() (c Cached, unread error) {
+		entries, err := os.ReadDir(dir)
+		if !errors.Is(err, fs.ErrNotExist) {
+			unread = err
+		}
+		c.Entries = map[string]*recovery.CacheEntry{}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			one, err := recovery.ReadCache(path)
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+			case err != nil || one.Kind != recovery.CacheKind:
+				c.Damaged = append(c.Damaged, path)
+			default:
+				c.Entries[path] = one
+			}
+		}
+		return c, unread
+	})
 }
 
 // readUnrecorded finds rules without a record. Those of a cached result may have lost it.

@@ -118,7 +118,7 @@ func CompleteID(ids []string, prefix string) (string, error) {
 
 // Seen is what was read of a node, from which Inventory makes the rest.
 type Seen struct {
-	Dump  *store.Dump
+	Dump  *store.Dump `json:"-"`
 	Cloud []CloudPool
 	NICs  map[string]netops.LinkInfo
 	// Dead and LinkMissing are about the attachments of the dump.
@@ -127,19 +127,19 @@ type Seen struct {
 
 // Read reads the store and then checks in the kernel which containers exist.
 func Read(ctx context.Context, h *roles.Host) (*Inventory, error) {
-	seen, err := See(ctx, h)
+	dump, err := Export(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	seen, err := See(ctx, h, dump)
 	if err != nil {
 		return nil, err
 	}
 	return seen.Inventory()
 }
 
-// See reads what Inventory needs.
-func See(ctx context.Context, h *roles.Host) (*Seen, error) {
-	dump, err := Export(ctx, h)
-	if err != nil {
-		return nil, err
-	}
+// See reads what Inventory needs beside the store.
+func See(ctx context.Context, h *roles.Host, dump *store.Dump) (*Seen, error) {
 	s := &Seen{Dump: dump}
 	if err := s.readCloud(ctx, h); err != nil {
 		return nil, err

@@ -5,27 +5,39 @@ import (
 	"os"
 
 	"github.com/cnibox/cnibox/netops/tunnel"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/roles/see/view"
+	"github.com/cnibox/cnibox/store"
 )
 
 // inventory returns what is attached.
 func (w *walker) inventory() (*inventory.Inventory, error) {
-	seen, err := view.Ask(w.host, "attachments", func() (*inventory.Seen, error) { return inventory.See(w.ctx, w.node) })
+	dump, err := view.Ask(w.host, "node.db", func() (*store.Dump, error) { return inventory.Export(w.ctx, w.node) })
 	if err != nil {
 		return nil, err
 	}
+	seen, err := view.Ask(w.host, "attachments", func() (*inventory.Seen, error) { return inventory.See(w.ctx, w.node, dump) })
+	if err != nil {
+		return nil, err
+	}
+	seen.Dump = dump
 	return seen.Inventory()
 }
 
-// caches returns the runtimes' cached results by label.
+// caches returns the runtimes' cached results by label. Those that cannot be read have no part in a path.
 func (w *walker) caches() map[string]*recovery.CacheEntry {
-	all, _ := view.Ask(w.host, "cached results", func() (map[string]*recovery.CacheEntry, error) {
-		return recovery.ReadCaches(w.node, recovery.CacheDirs(w.node.Store.RunDir())), nil
-	})
+	all := map[string]*recovery.CacheEntry{}
+	dirs, _ := view.Ask(w.host, "directories of cached results", func() ([]string, error) { return recovery.CacheDirs(w.node.Store.RunDir()), nil })
+	for _, dir := range dirs {
+		found, _ := doctor.ReadCached(w.host, dir)
+		for _, c := range found.Entries {
+			all[attachment.Label(c.Key())] = c
+		}
+	}
 	return all
 }
 

@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/cnibox/cnibox/roles/see/view"
 )
@@ -118,42 +117,7 @@ func separator(i int) string {
 	return ",\n"
 }
 
-// Kind returns the kind of a question: "sysctl", or "sysctl of a container".
-func Kind(question string) string {
-	of := ""
-	if rest, is := strings.CutPrefix(question, "in /"); is {
-		_, question, _ = strings.Cut(rest, ", ")
-		of = " of a container"
-	}
-	kind, _, _ := strings.Cut(question, ":")
-	return kind + of
-}
-
-// Asked returns the kinds of questions of a night.
-func (n *Night) Asked() map[string]bool {
-	all := map[string]bool{}
-	for _, r := range n.all() {
-		for question := range r.Records {
-			all[Kind(question)] = true
-		}
-	}
-	return all
-}
-
-// Decisive returns the kinds of questions to which the broken node has another answer than its neighbour.
-func (n *Night) Decisive() map[string]bool {
-	all := map[string]bool{}
-	if n.Broken == nil {
-		return all
-	}
-	for question, r := range n.Broken.Records {
-		if h, is := n.Healthy.Records[question]; is && !reflect.DeepEqual(h, r) {
-			all[Kind(question)] = true
-		}
-	}
-	return all
-}
-
+// all returns the recordings of the nodes.
 func (n *Night) all() []*Recording {
 	if n.Broken == nil {
 		return []*Recording{n.Healthy}

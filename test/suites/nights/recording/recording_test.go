@@ -3,6 +3,7 @@ package recording
 import (
 	"maps"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -45,31 +46,64 @@ func nights(t *testing.T) map[string]*Night {
 	return all
 }
 
-// TestShort: the nights that a short run plays on nodes, those with a section "short", ask each kind of question that a recording has. By each
-// kind by which a night decides, so that its broken node has another answer than its neighbour, one of them decides, too.
+// TestShort: the nights that a short run plays on nodes, those with a section "short", prove all that the recordings need. They ask each kind
+// of question, and give each kind of command that is not recorded. By each kind by which a night decides, so that its broken node has another
+// answer than its neighbour, one of them decides, too.
 func TestShort(t *testing.T) {
 	all := nights(t)
-	asked, decisive := map[string]bool{}, map[string]bool{}
+	needs := map[string]map[string]bool{}
+	short := map[string]bool{}
 	for name, night := range all {
 		a, err := txtar.ParseFile("../testdata/" + name + ".txtar")
 		if err != nil {
 			t.Fatal(err)
 		}
+		needs[name] = night.needs(a.Files)
 		if slices.ContainsFunc(a.Files, func(f txtar.File) bool { return f.Name == "short" }) {
-			maps.Copy(asked, night.Asked())
-			maps.Copy(decisive, night.Decisive())
+			maps.Copy(short, needs[name])
 		}
 	}
-	for name, night := range all {
-		for kind := range night.Asked() {
-			if !asked[kind] {
-				t.Errorf("%s: no short night asks: %s", name, kind)
-			}
-		}
-		for kind := range night.Decisive() {
-			if !decisive[kind] {
-				t.Errorf("%s: no short night decides by: %s", name, kind)
+	for name, kinds := range needs {
+		for need := range kinds {
+			if !short[need] {
+				t.Errorf("%s %s, and no short night does", name, need)
 			}
 		}
 	}
+}
+
+// needs returns what a node proves about a night, as predicates.
+func (n *Night) needs(sections []txtar.File) map[string]bool {
+	all := map[string]bool{}
+	for _, r := range n.all() {
+		for question := range r.Records {
+			all["asks about the "+kind(question)] = true
+		}
+	}
+	if n.Broken != nil {
+		for question, r := range n.Broken.Records {
+			if h, is := n.Healthy.Records[question]; is && !reflect.DeepEqual(h, r) {
+				all["is decided by the "+kind(question)] = true
+			}
+		}
+	}
+	for _, f := range sections {
+		for _, part := range []string{"diff", "--probe", "--dns"} {
+			if strings.HasPrefix(f.Name, "cnibox ") && strings.Contains(f.Name, part) {
+				all["runs "+part] = true
+			}
+		}
+	}
+	return all
+}
+
+// kind returns the kind of a question: "sysctl", or "sysctl of a container".
+func kind(question string) string {
+	of := ""
+	if rest, is := strings.CutPrefix(question, "in /"); is {
+		_, question, _ = strings.Cut(rest, ", ")
+		of = " of a container"
+	}
+	head, _, _ := strings.Cut(question, ":")
+	return head + of
 }
