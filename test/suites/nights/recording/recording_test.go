@@ -1,6 +1,7 @@
 package recording
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"reflect"
@@ -25,6 +26,30 @@ func TestRecordedNights(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestIncomplete: a recording that lacks a question, has one too many, or is asked to send packets is an error that says so.
+func TestIncomplete(t *testing.T) {
+	const question = "in /run/netns/p1, way: To=198.51.100.7"
+	for want, change := range map[string]func(r *Recording){
+		"not recorded: " + question:       func(r *Recording) { delete(r.Records, question) },
+		"not recorded: node.db":           func(r *Recording) { delete(r.Records, "node.db") },
+		"recorded, and not asked: routes": func(r *Recording) { r.Commands = r.Commands[1:] },
+		"":                                func(*Recording) {},
+	} {
+		r := nights(t)["forwarding"].Broken
+		change(r)
+		_, err := r.Play(t.Context())
+		if text := fmt.Sprint(err); want != "" && !strings.Contains(text, want) || want == "" && err != nil {
+			t.Errorf("want %q, have %s", want, text)
+		}
+	}
+	r := nights(t)["forwarding"].Broken
+	r.Commands = []Command{{Line: "cnibox path --probe p1 198.51.100.7"}}
+	played, _ := r.Play(t.Context())
+	if text := strings.Join(played[0].Prints, "\n"); !strings.Contains(text, "a recorded node receives no packets") {
+		t.Error(text)
 	}
 }
 
