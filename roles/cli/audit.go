@@ -338,7 +338,7 @@ func (a *auditor) compareMTU(ctx context.Context, one *audited, ns *netops.Names
 		d = one.add("link "+outside.Name, fmt.Sprintf("mtu %d", inside.MTU), fmt.Sprintf("mtu %d", outside.MTU), fmt.Sprintf("ip link set %s mtu %d", outside.Name, inside.MTU))
 	}
 	if d != nil {
-		d.of = &netops.Link{Name: outside.Name}
+		d.of = &netops.Link{In: netops.Host, Name: outside.Name}
 	}
 	if errors.Is(err, netops.ErrNotExist) {
 		return nil

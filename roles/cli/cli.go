@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/trace"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
 // Exit codes of the program.
@@ -70,6 +71,9 @@ type Process struct {
 	}
 	// Plugins executes plugins, also those of this program.
 	Plugins roles.Delegator
+	// View is what doctor and path know about the node, or nil for what they read of it. It records their reading, or plays it back: then
+	// OpenHost need not open a node.
+	View *view.Host
 
 	// changes collects the changes of install and uninstall for JSON.
 	changes *[]change
@@ -218,4 +222,13 @@ func (p *Process) getenv(key string) string {
 // host opens the node for a role; an empty role is the command line itself.
 func (p *Process) host(ctx context.Context, role string) (*roles.Host, func(), error) {
 	return p.OpenHost(ctx, role)
+}
+
+// view returns what is known about the node, and the function that ends it.
+func (p *Process) view(ctx context.Context, h *roles.Host) (known *view.Host, done func()) {
+	if p.View != nil {
+		return p.View, func() {}
+	}
+	known = view.NewHost(ctx, h.Net)
+	return known, known.Close
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/cnibox/cnibox/roles/call/plugindir"
 	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/doctor"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -54,7 +55,7 @@ examples:
 				return advice.Usagef("cnibox help doctor", "--fix and --cluster exclude each other: a report is for the node that made it")
 			case c.IsSet("cluster"):
 				return p.mergeReports(c, c.String("cluster"))
-			case os.Geteuid() != 0:
+			case p.View == nil && os.Geteuid() != 0:
 				return advice.With(errors.New("only root can read a node"), "run it as root")
 			case c.IsSet("fix"):
 				return p.onNode(p.fixReport)(c)
@@ -85,16 +86,30 @@ func severityError(s doctor.Severity) error {
 	return nil
 }
 
+// settings are those of the node's runtimes. Home is the directory of this program's plugins.
+type settings struct {
+	Runtimes  []doctor.Runtime
+	Netavark  bool
+	Home      string
+	CacheDirs []string
+}
+
 // examine runs all checks.
 func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, error) {
-	runtimes, netavark, err := p.runtimes()
+	known, done := p.view(ctx, h)
+	defer done()
+	is, err := view.Ask(known, "runtimes", func() (s settings, err error) {
+		s.Runtimes, s.Netavark, err = p.runtimes()
+		s.Home, s.CacheDirs = p.pluginHome(s.Runtimes), p.cacheDirs()
+		return s, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	home := p.pluginHome(runtimes)
-	f := doctor.Read(ctx, h, doctor.Options{
-		Table: p.Table, Program: p.Version, Runtimes: runtimes, Netavark: netavark, CacheDirs: p.cacheDirs(), Look: p.lookPlugin,
-		Home: home, Install: installText(home, ""), Calls: slowCalls(runningCalls()),
+	calls, _ := view.Ask(known, "calls", func() ([]doctor.Call, error) { return slowCalls(runningCalls()), nil })
+	f := doctor.Read(ctx, h, known, doctor.Options{
+		Table: p.Table, Program: p.Version, Runtimes: is.Runtimes, Netavark: is.Netavark, CacheDirs: is.CacheDirs, Look: p.lookPlugin,
+		Home: is.Home, Install: installText(is.Home, ""), Calls: calls,
 		Audit: func(ctx context.Context, dump *store.Dump) ([]doctor.Difference, error) {
 			a, err := p.newAuditor(ctx, h, "", dump)
 			if err != nil {

@@ -22,7 +22,6 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/all"
-	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
@@ -354,7 +353,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		},
 		"connection-stale": differ(&netops.Flows{Proto: "udp", Port: 53}),
 		"conntrack-full": func(f *doctor.Facts) {
-			f.Host = knownHost(map[string]any{"sysctl net/netfilter/nf_conntrack_count": "262144", "sysctl net/netfilter/nf_conntrack_max": "262144"})
+			f.Host = knownHost(map[string]any{"sysctl: net/netfilter/nf_conntrack_count": "262144", "sysctl: net/netfilter/nf_conntrack_max": "262144"})
 		},
 		"attachment-changed": differ(&netops.Qdisc{}),
 		"range-nearly-full": func(f *doctor.Facts) {
@@ -364,7 +363,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 			for a := lo; len(pool.Leases) < 10; a = a.Next() {
 				pool.Leases = append(pool.Leases, store.Lease{Address: a, Owner: store.Key{Network: "net", ContainerID: a.String()}, Imported: true})
 			}
-			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &attachment.Census{}
+			f.State.Dump = &store.Dump{Pools: []store.PoolDump{pool}}
 		},
 		"tunnel-refused": func(f *doctor.Facts) {
 			f.Host = knownHost(withTunnelFault(tunnel.Fault{Tunnel: "flannel-wg", Kind: tunnel.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}))
@@ -410,7 +409,7 @@ func knownHost(facts map[string]any) *view.Host {
 	records := map[string]view.Record{}
 	empty := map[string]any{
 		"links": nil, "routes": nil, "tunnels": nil, "bridge entries": nil,
-		"sysctl net/netfilter/nf_conntrack_count": "", "sysctl net/netfilter/nf_conntrack_max": "", "sysctl net/bridge/bridge-nf-call-iptables": "",
+		"sysctl: net/netfilter/nf_conntrack_count": "", "sysctl: net/netfilter/nf_conntrack_max": "", "sysctl: net/bridge/bridge-nf-call-iptables": "",
 	}
 	for _, all := range []map[string]any{empty, facts} {
 		for question, fact := range all {
@@ -429,7 +428,7 @@ func withTunnelFault(f tunnel.Fault) map[string]any {
 	peer := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), 51820)
 	return map[string]any{
 		"tunnels": []tunnel.Device{{Name: f.Tunnel, Kind: "wireguard", Peers: []netip.AddrPort{peer}}},
-		"faults of " + f.Tunnel + " to [192.0.2.2:51820], false": []tunnel.Fault{f},
+		"tunnel faults: " + f.Tunnel + " to [192.0.2.2:51820], false": []tunnel.Fault{f},
 	}
 }
 
@@ -473,7 +472,7 @@ func TestDoctorWireGuard(t *testing.T) {
 		"peer-missing": func(f *doctor.Facts) { f.Overlay.Agent.Nodes[0].Route = false },
 		"mtu-pod": func(f *doctor.Facts) {
 			a := store.Attachment{Key: store.Key{Network: "cbr0", ContainerID: "p", IfName: "eth0"}, HostLink: "veth0"}
-			f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &attachment.Census{}
+			f.State.Dump = &store.Dump{Attachments: []store.Attachment{a}}
 			f.Networks = []*doctor.Network{{Name: "cbr0", Overlay: true}}
 			f.Host = knownHost(map[string]any{"routes": routes, "links": append(slices.Clone(links), netops.LinkInfo{Name: "veth0", Kind: "veth", Up: true, MTU: 1500})})
 		},

@@ -86,7 +86,9 @@ examples:
 				l := &lab.Lab{Dir: c.String("lab"), Self: p.Self, Net: h.Net}
 				r.Node = func(a netip.Addr) (*path.Node, error) { return nodeOfLab(c.Context, l, a) }
 			}
-			found, err := path.Follow(c.Context, h, r)
+			known, done := p.view(c.Context, h)
+			defer done()
+			found, err := path.Follow(c.Context, h, known, r)
 			if err != nil {
 				return err
 			}

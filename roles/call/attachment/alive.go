@@ -155,6 +155,9 @@ func isOurs(l netops.LinkInfo, key store.Key) bool {
 	return strings.HasPrefix(l.Alias, label)
 }
 
+// IsNetnsGone is NetnsGone for one namespace, without a census.
+func IsNetnsGone(n store.Netns) bool { return (&Census{mount: MountNamespace()}).NetnsGone(n) }
+
 // NetnsGone reports whether a recorded namespace certainly does not exist: in the mount
 // namespace that recorded it, its path is absent, not a namespace, or another namespace.
 // In another mount namespace with the same directory, its path is absent. A file that is

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -20,12 +18,6 @@ const (
 	RulesFlushed = "rules-flushed"
 	LeaseLeaked  = "lease-leaked"
 )
-
-// isGone reports whether a path certainly does not exist.
-func isGone(path string) bool {
-	_, err := os.Lstat(path)
-	return err != nil && attachment.IsAbsent(err)
-}
 
 // kind is a kind of difference of an attachment, and the check of this ID.
 type kind struct {
@@ -162,7 +154,7 @@ func recordChecks() []Check {
 		}},
 		{ID: LeaseLeaked, Title: "an address is leased to a container that no longer exists", Reads: "node.db; the namespaces' paths", Severity: Warning, Safe: true, find: func(f *Facts, add add) {
 			f.eachLease(func(l *store.Lease, attached bool) {
-				if !attached && !l.Imported && f.State.Census.NetnsGone(l.Netns) {
+				if !attached && !l.Imported && f.isNetnsGone(l.Netns) {
 					add(l.Address.String(), fmt.Sprintf("%s of container %s on %s: %s does not exist", l.Owner.IfName, l.Owner.ContainerID, l.Owner.Network, l.Netns.Path), "cnibox state reap", l.Owner)
 				}
 			})
@@ -326,7 +318,7 @@ func levelOf(d *Difference) int {
 
 // eachLease calls each for all leases.
 func (f *Facts) eachLease(each func(l *store.Lease, attached bool)) {
-	if f.State.Dump == nil || f.State.Census == nil {
+	if f.State.Dump == nil {
 		return
 	}
 	attached := map[store.Key]bool{}
@@ -387,7 +379,7 @@ func addressTwice(f *Facts, add add) {
 	}
 	for _, path := range slices.Sorted(maps.Keys(f.Caches)) {
 		c := f.Caches[path]
-		if !recorded[c.Key()] && f.State.Dump != nil && c.Netns != "" && !isGone(c.Netns) && !f.isDelegated(c.ContainerID) {
+		if !recorded[c.Key()] && f.State.Dump != nil && c.Netns != "" && !f.isGone(c.Netns) && !f.isDelegated(c.ContainerID) {
 			note(c.Key(), "", time.Time{}, c.Addresses())
 		}
 	}

@@ -18,8 +18,8 @@ func confChecks() []Check {
 	return []Check{
 		{ID: "network-none", Title: "a runtime has no network for pods", Reads: files, Severity: Error, find: func(f *Facts, add add) {
 			for _, r := range f.Runtimes {
-				faulty := slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.Err != nil && filepath.Dir(n.Path) == r.Dir })
-				if r.Network == nil && r.Delegate == "" && !r.BuiltIn && !faulty && (f.hasKubelet() || !isGone(r.Dir)) {
+				faulty := slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.IsUnusable && filepath.Dir(n.Path) == r.Dir })
+				if r.Network == nil && r.Delegate == "" && !r.BuiltIn && !faulty && (f.hasKubelet() || !f.isGone(r.Dir)) {
 					add(r.Name, r.Why, "cnibox install --conflist NETWORK.conflist --conf-dir "+r.Dir)
 				}
 			}
@@ -37,7 +37,7 @@ func confChecks() []Check {
 					continue
 				}
 				for _, n := range f.Networks {
-					if n.OwnTypes && n.Err == nil && filepath.Dir(n.Path) == r.Dir {
+					if n.OwnTypes && !n.IsUnusable && filepath.Dir(n.Path) == r.Dir {
 						add(r.Name, fmt.Sprintf("it uses %s, which is %s, not %s", r.Network.Path, r.Why, n.Path), "mv "+r.Network.Path+" "+r.Network.Path+".unused")
 					}
 				}

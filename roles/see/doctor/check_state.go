@@ -80,7 +80,7 @@ func stateChecks() []Check {
 				recorded[a.Key] = true
 			}
 			for path, c := range f.Caches {
-				if c.Netns != "" && !recorded[c.Key()] && isGone(c.Netns) {
+				if c.Netns != "" && !recorded[c.Key()] && f.isGone(c.Netns) {
 					add(path, fmt.Sprintf("%s of container %s on %s: %s does not exist", c.IfName, c.ContainerID, c.Network, c.Netns), "rm "+path)
 				}
 			}

@@ -89,9 +89,9 @@ type Runtime struct {
 // Network is one network's file.
 type Network struct {
 	Path, Name string
-	// Err is why a runtime cannot use the file. Fault is that, or the first fault that lint found.
-	Err   error
-	Fault string
+	// IsUnusable means that a runtime cannot use the file. Fault is why, or the first fault that lint found.
+	IsUnusable bool
+	Fault      string
 	// Fix is the command for a Fault.
 	Fix string
 	// PolicyLabels is what lint says of annotations that are labels for network policies.
@@ -137,14 +137,14 @@ type Plugin struct {
 	// Install is the command that installs this program's plugins there, or makes the runtime search them.
 	Install string
 	// Writable is set if other users can replace the file. WritablePath is the file, or its directory.
-	Writable     error
+	Writable     error `json:"-"`
 	WritablePath string
 }
 
 // Kubeconfig is a kubeconfig that a network or the agent's service names.
 type Kubeconfig struct {
 	Path string
-	Err  error
+	Err  error `json:"-"`
 	// Cert and Token are when the credentials end, or zero.
 	Cert, Token time.Time
 }
@@ -157,8 +157,7 @@ type State struct {
 	// Modes are files with a wrong owner or mode: the path, what is wrong, and the fix.
 	Modes []Mode
 	// Dump is empty if node.db cannot be read.
-	Dump   *store.Dump
-	Census *attachment.Census
+	Dump *store.Dump
 }
 
 // Call is a CNI call in progress.
@@ -172,7 +171,7 @@ type Difference struct {
 	Key store.Key
 	Pod string
 	// Of is nil for a difference that is not of an object.
-	Of                 netops.Object
+	Of                 netops.Object `json:"-"`
 	Object, Want, Have string
 	// Fix is the command that mends it, or "" if the container must be restarted.
 	Fix string

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/see/check"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
 // featuresOf returns the names of the kernel's features that a plugin needs.
@@ -61,7 +62,7 @@ func (r *reader) readFeatures(ctx context.Context) {
 		if !needed {
 			continue
 		}
-		has, err := r.h.Net.HasFeature(ctx, &f)
+		has, err := view.Ask(r.f.Host, "feature: "+f.Name, func() (bool, error) { return r.h.Net.HasFeature(ctx, &f) })
 		r.unread("feature "+f.Name+" of the kernel", err)
 		if err == nil && !has {
 			r.f.Missing[f.Name] = fmt.Sprintf("%s needs %s", path, f.Option)

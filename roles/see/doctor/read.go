@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
@@ -58,10 +61,21 @@ type reader struct {
 	f *Facts
 }
 
-// Read reads the node. What cannot be read is in Facts.Unread.
-func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
-	name, _ := os.Hostname() // the report is for this node, whatever its name
-	r := &reader{h: h, o: o, f: &Facts{Node: name, Host: view.NewHost(ctx, h.Net), Restart: AgentFix(name), Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark, Calls: o.Calls}}
+// node is what a node says of itself.
+type node struct {
+	Name, Restart string
+	Now           time.Time
+}
+
+// Read reads the node. What cannot be read is in Facts.Unread. It asks known for each fact, so h is not read if known has all of them.
+func Read(ctx context.Context, h *roles.Host, known *view.Host, o Options) *Facts {
+	is, _ := view.Ask(known, "node", func() (node, error) {
+		name, _ := os.Hostname() // the report is for this node, whatever its name
+		return node{name, AgentFix(name), h.Now()}, nil
+	})
+	r := &reader{h: h, o: o, f: &Facts{
+		Node: is.Name, Host: known, Restart: is.Restart, Program: o.Program, Now: is.Now, Runtimes: slices.Clone(o.Runtimes), Netavark: o.Netavark, Calls: o.Calls,
+	}}
 	r.readConf()
 	r.readKernel(ctx)
 	r.readState(ctx)
@@ -81,46 +95,69 @@ func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 // unread notes that a fact could not be read.
 func (r *reader) unread(what string, err error) { r.f.unread(what, err) }
 
+// objects asks for objects of the kernel.
+func (r *reader) objects(question string, read func() ([]netops.Object, error)) ([]netops.Object, error) {
+	all, err := view.Ask(r.f.Host, question, func() (netops.Spec, error) {
+		all, err := read()
+		return netops.Spec{Objects: all}, err
+	})
+	return all.Objects, err
+}
+
 // readKernel reads cnibox's own rules and those of kube-proxy.
 func (r *reader) readKernel(ctx context.Context) {
-	f, n := r.f, r.h.Net
-	w := &f.Firewall
-	for _, read := range []func() error{
-		func() (err error) {
-			w.Lost, err = n.LostSets(ctx)
-			if err == nil && len(w.Lost) == 0 {
-				w.Lost, err = n.FlushedSets(ctx)
-			}
-			return err
-		},
-		func() (err error) { w.Labelled, err = n.Labelled(ctx, attachment.LabelPrefix); return err },
-		func() (err error) { w.StrayTrace, err = packets.HasStrayTrace(ctx); return err },
-		func() (err error) { w.KubeProxy, err = look.HasKubeProxy(ctx, n); return err },
-	} {
-		r.unread("packet filter", read())
+	n, known := r.h.Net, r.f.Host
+	w := &r.f.Firewall
+	var errs [4]error
+	w.Lost, errs[0] = view.Ask(known, "lost sets", func() ([]string, error) {
+		lost, err := n.LostSets(ctx)
+		if err == nil && len(lost) == 0 {
+			lost, err = n.FlushedSets(ctx)
+		}
+		return lost, err
+	})
+	w.Labelled, errs[1] = r.objects("labelled rules", func() ([]netops.Object, error) { return n.Labelled(ctx, attachment.LabelPrefix) })
+	w.StrayTrace, errs[2] = view.Ask(known, "stray trace", func() (bool, error) { return packets.HasStrayTrace(ctx) })
+	w.KubeProxy, errs[3] = view.Ask(known, "kube-proxy", func() (bool, error) { return look.HasKubeProxy(ctx, n) })
+	for _, err := range errs {
+		r.unread("packet filter", err)
 	}
+}
+
+// stateFiles are the files and directories of the state.
+type stateFiles struct {
+	RunDir, StateDir string
+	Modes            []Mode
 }
 
 // readState reads node.db and keep.db, and compares the attachments.
 func (r *reader) readState(ctx context.Context) {
-	s := &r.f.State
-	st := r.h.Store
-	s.RunDir, s.StateDir = st.RunDir(), filepath.Dir(st.KeepPath())
-	for _, path := range []string{s.RunDir, filepath.Dir(st.Path()), st.Path(), s.StateDir, st.KeepPath()} {
-		s.addMode(path)
-	}
-	r.f.DirErrors = map[string]error{s.RunDir: st.CheckRunDir(), s.StateDir: st.CheckStateDir()}
-	bounded := func(check func(context.Context) error) error {
+	s, st, known := &r.f.State, r.h.Store, r.f.Host
+	files, _ := view.Ask(known, "state files", func() (stateFiles, error) {
+		f := stateFiles{RunDir: st.RunDir(), StateDir: filepath.Dir(st.KeepPath())}
+		for _, path := range []string{f.RunDir, filepath.Dir(st.Path()), st.Path(), f.StateDir, st.KeepPath()} {
+			f.addMode(path)
+		}
+		return f, nil
+	})
+	s.RunDir, s.StateDir, s.Modes = files.RunDir, files.StateDir, files.Modes
+	type none = struct{}
+	_, runErr := view.Ask(known, "writable: "+s.RunDir, func() (none, error) { return none{}, st.CheckRunDir() })
+	_, stateErr := view.Ask(known, "writable: "+s.StateDir, func() (none, error) { return none{}, st.CheckStateDir() })
+	r.f.DirErrors = map[string]error{s.RunDir: runErr, s.StateDir: stateErr}
+	_, s.Keep = view.Ask(known, "keep.db", func() (none, error) {
 		ctx, cancel := context.WithTimeout(ctx, stateTime)
 		defer cancel()
-		return check(ctx)
-	}
-	s.Keep = bounded(func(ctx context.Context) error { return st.KeepCheck(ctx, (*store.KeepTx).Sound) })
-	s.Node = bounded(func(ctx context.Context) error {
-		return st.Check(ctx, func(tx *store.Tx) (err error) {
-			s.Dump, err = tx.Export()
+		return none{}, st.KeepCheck(ctx, (*store.KeepTx).Sound)
+	})
+	s.Dump, s.Node = view.Ask(known, "node.db", func() (dump *store.Dump, err error) {
+		ctx, cancel := context.WithTimeout(ctx, stateTime)
+		defer cancel()
+		err = st.Check(ctx, func(tx *store.Tx) (err error) {
+			dump, err = tx.Export()
 			return err
 		})
+		return dump, err
 	})
 	eachFile(r.f, func(name string, err error) {
 		known := errors.Is(err, store.ErrBusy) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema)
@@ -132,30 +169,54 @@ func (r *reader) readState(ctx context.Context) {
 		s.Dump = nil
 		return
 	}
-	var published []attachment.PublishedPorts
-	for _, c := range s.Dump.Claims {
-		if c.Kind == store.KindPort {
-			published = append(published, attachment.PublishedPorts{Owner: c.Owner, Ports: c.Resource().Ports})
-		}
-	}
 	var err error
-	r.f.Listeners, err = attachment.PortListeners(ctx, published)
+	r.f.Listeners, err = view.Ask(known, "listeners", func() ([]attachment.PortListener, error) {
+		var published []attachment.PublishedPorts
+		for _, c := range s.Dump.Claims {
+			if c.Kind == store.KindPort {
+				published = append(published, attachment.PublishedPorts{Owner: c.Owner, Ports: c.Resource().Ports})
+			}
+		}
+		return attachment.PortListeners(ctx, published)
+	})
 	r.unread("sockets", err)
-	s.Census, err = attachment.NewCensus(ctx, r.h)
-	r.unread("interfaces", err)
-	if err != nil || s.Keep != nil || len(s.Dump.Attachments) == 0 {
-		return // CHECK waits for keep.db, and would rebuild a missing node.db
+	if s.Keep == nil && len(s.Dump.Attachments) > 0 { // CHECK waits for keep.db, and would rebuild a missing node.db
+		r.readDifferences(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, auditTime)
-	defer cancel()
-	r.f.Differences, err = r.o.Audit(ctx, s.Dump)
+}
+
+// readDifferences compares the attachments with the kernel.
+func (r *reader) readDifferences(ctx context.Context) {
+	type recorded struct {
+		Difference
+		Spec netops.Spec
+	}
+	all, err := view.Ask(r.f.Host, "differences", func() (all []recorded, _ error) {
+		ctx, cancel := context.WithTimeout(ctx, auditTime)
+		defer cancel()
+		found, err := r.o.Audit(ctx, r.f.State.Dump)
+		for _, d := range found {
+			one := recorded{Difference: d}
+			if d.Of != nil {
+				one.Spec.Add(d.Of)
+			}
+			all = append(all, one)
+		}
+		return all, err
+	})
+	for _, one := range all {
+		for _, of := range one.Spec.Objects {
+			one.Of = of
+		}
+		r.f.Differences = append(r.f.Differences, one.Difference)
+	}
 	if !errors.Is(err, store.ErrUnwritable) { // it needs locks; the check disk reports it
 		r.unread("attachments", err)
 	}
 }
 
 // addMode checks owner and mode of a file or directory of the state.
-func (s *State) addMode(path string) {
+func (s *stateFiles) addMode(path string) {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
 	mode := Mode{Path: path}
@@ -188,22 +249,40 @@ func isSpecial(r rune) bool {
 func (r *reader) readCaches() {
 	r.f.Caches = map[string]*recovery.CacheEntry{}
 	for _, dir := range r.o.CacheDirs {
+		all, err := ReadCached(r.f.Host, dir)
+		r.unread("cached results in "+dir, err)
+		maps.Copy(r.f.Caches, all.Entries)
+		r.f.Damaged = append(r.f.Damaged, all.Damaged...)
+	}
+}
+
+// Cached are the cached results of a directory, by path, and the files that are none.
+type Cached struct {
+	Entries map[string]*recovery.CacheEntry
+	Damaged []string
+}
+
+// ReadCached reads a directory of cached results.
+func ReadCached(known *view.Host, dir string) (Cached, error) {
+	return view.Ask(known, "cached results: "+dir, func() (c Cached, unread error) {
 		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			r.unread("cached results in "+dir, err)
+		if !errors.Is(err, fs.ErrNotExist) {
+			unread = err
 		}
+		c.Entries = map[string]*recovery.CacheEntry{}
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
-			c, err := recovery.ReadCache(path)
+			one, err := recovery.ReadCache(path)
 			switch {
 			case errors.Is(err, fs.ErrNotExist): // removed meanwhile
-			case err != nil || c.Kind != recovery.CacheKind:
-				r.f.Damaged = append(r.f.Damaged, path)
+			case err != nil || one.Kind != recovery.CacheKind:
+				c.Damaged = append(c.Damaged, path)
 			default:
-				r.f.Caches[path] = c
+				c.Entries[path] = one
 			}
 		}
-	}
+		return c, unread
+	})
 }
 
 // readUnrecorded finds rules without a record. Those of a cached result may have lost it.
@@ -211,13 +290,32 @@ func (r *reader) readUnrecorded(ctx context.Context) {
 	if r.f.State.Dump == nil {
 		return
 	}
-	cached := map[string]bool{}
-	for _, c := range r.f.Caches {
-		cached[attachment.Label(c.Key())] = true
-	}
-	o, err := recovery.LastingOrphans(ctx, r.h, cached)
+	all, err := r.objects("rules without a record", func() ([]netops.Object, error) {
+		cached := map[string]bool{}
+		for _, c := range r.f.Caches {
+			cached[attachment.Label(c.Key())] = true
+		}
+		o, err := recovery.LastingOrphans(ctx, r.h, cached)
+		if err != nil {
+			return nil, err
+		}
+		return o.Unbound(), nil
+	})
 	r.unread("rules without a record", err)
-	if err == nil {
-		r.f.Firewall.Unrecorded = o.Unbound()
-	}
+	r.f.Firewall.Unrecorded = all
+}
+
+// isGone reports whether a path certainly does not exist.
+func (f *Facts) isGone(path string) bool {
+	gone, err := view.Ask(f.Host, "gone: "+path, func() (bool, error) {
+		_, err := os.Lstat(path)
+		return err != nil && attachment.IsAbsent(err), nil
+	})
+	return gone && err == nil
+}
+
+// isNetnsGone reports whether a recorded namespace certainly does not exist.
+func (f *Facts) isNetnsGone(n store.Netns) bool {
+	gone, err := view.Ask(f.Host, "namespace gone: "+n.Path, func() (bool, error) { return attachment.IsNetnsGone(n), nil })
+	return gone && err == nil
 }

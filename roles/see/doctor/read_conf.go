@@ -22,36 +22,51 @@ import (
 	"github.com/cnibox/cnibox/roles/call/leasing"
 	"github.com/cnibox/cnibox/roles/call/netlist"
 	"github.com/cnibox/cnibox/roles/see/lint"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
 // Choose sets the networks that runtimes use, and returns all in their directories.
 func Choose(table roles.Table, runtimes []Runtime) []*Network {
-	r := &reader{o: Options{Table: table}, f: &Facts{Runtimes: runtimes}}
-	r.readNetworks()
-	return r.f.Networks
+	return chooseAmong(runtimes, func(dir string) []*Network {
+		all, _ := readDir(dir, table) // doctor reports it
+		return all
+	})
 }
 
-// readNetworks reads the networks of the runtimes.
-func (r *reader) readNetworks() {
+// chooseAmong sets the networks that runtimes use, and returns all that read finds in their directories.
+func chooseAmong(runtimes []Runtime, read func(dir string) []*Network) (all []*Network) {
 	byDir := map[string][]*Network{}
-	for i := range r.f.Runtimes {
-		rt := &r.f.Runtimes[i]
+	for i := range runtimes {
+		rt := &runtimes[i]
 		if rt.Delegate != "" {
 			continue
 		}
 		if _, known := byDir[rt.Dir]; !known {
-			byDir[rt.Dir] = r.readDir(rt.Dir)
-			r.f.Networks = append(r.f.Networks, byDir[rt.Dir]...)
+			byDir[rt.Dir] = read(rt.Dir)
+			all = append(all, byDir[rt.Dir]...)
 		}
 		rt.choose(byDir[rt.Dir])
 	}
+	return all
+}
+
+// readNetworks reads the networks of a directory. The copies may be changed.
+func (r *reader) readNetworks(dir string) (all []*Network) {
+	read, err := view.Ask(r.f.Host, "networks: "+dir, func() ([]*Network, error) { return readDir(dir, r.o.Table) })
+	r.unread("networks in "+dir, err)
+	for _, n := range read {
+		one := *n
+		one.Ranges = slices.Clip(one.Ranges)
+		all = append(all, &one)
+	}
+	return all
 }
 
 // readConf reads the networks and what they name.
 func (r *reader) readConf() {
-	r.readNetworks()
+	r.f.Networks = chooseAmong(r.f.Runtimes, r.readNetworks)
 	for i := range r.f.Runtimes {
 		rt := &r.f.Runtimes[i]
 		if rt.Delegate == "" {
@@ -64,38 +79,40 @@ func (r *reader) readConf() {
 			}
 		}
 	}
-	for _, n := range r.f.Networks {
-		for _, path := range n.Kube {
-			r.f.Kubeconfigs = append(r.f.Kubeconfigs, readKubeconfig(path))
-		}
+	paths, err := view.Ask(r.f.Host, "agent's kubeconfigs", agentKubeconfigs)
+	r.unread("the settings of the agent's service", err)
+	for _, n := range slices.Backward(r.f.Networks) {
+		paths = append(slices.Clone(n.Kube), paths...)
 	}
-	for _, path := range agentKubeconfigs() {
-		r.f.Kubeconfigs = append(r.f.Kubeconfigs, readKubeconfig(path))
+	for _, path := range paths {
+		k, err := view.Ask(r.f.Host, "kubeconfig: "+path, func() (Kubeconfig, error) { return readKubeconfig(path) })
+		k.Err = err
+		r.f.Kubeconfigs = append(r.f.Kubeconfigs, k)
 	}
-	r.f.Services = r.services()
+	r.f.Services, err = view.Ask(r.f.Host, "services", services)
+	r.unread("range of services", err)
 }
 
 // agentKubeconfigs returns the kubeconfig that the agent's service has in its environment.
-func agentKubeconfigs() (all []string) {
+func agentKubeconfigs() (all []string, _ error) {
 	raw, err := smallfile.Read("/etc/default/cnibox-agent", lint.MaxSize)
 	if err != nil {
-		return nil // the service is not installed, or has no settings
+		return nil, nil //nolint:nilerr // the service is not installed, or has no settings
 	}
 	for _, m := range regexp.MustCompile(`(?m)^FLANNELD_KUBECONFIG_FILE=(\S+)$`).FindAllSubmatch(raw, -1) {
 		all = append(all, string(m[1]))
 	}
-	return all
+	return all, nil
 }
 
 // readDir reads the networks of a directory, in the order of the names.
-func (r *reader) readDir(dir string) []*Network {
+func readDir(dir string, table roles.Table) (all []*Network, unread error) {
 	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.unread("networks in "+dir, err)
+	if !errors.Is(err, fs.ErrNotExist) {
+		unread = err
 	}
-	var all []*Network
-	l := &lint.Linter{Table: r.o.Table, Find: func(typ string) (string, bool, bool) {
-		_, ours := r.o.Table.Lookup(typ)
+	l := &lint.Linter{Table: table, Find: func(typ string) (string, bool, bool) {
+		_, ours := table.Lookup(typ)
 		return typ, ours, true // checks of their own look at the files
 	}}
 	for _, e := range entries {
@@ -106,7 +123,7 @@ func (r *reader) readDir(dir string) []*Network {
 		n := &Network{Path: path, Fix: "cnibox lint " + path}
 		raw, err := smallfile.Read(path, lint.MaxSize)
 		if err == nil {
-			err = n.parse(raw, r.o.Table)
+			err = n.parse(raw, table)
 			if list, parseErr := netlist.Parse(raw, "0.1.0"); parseErr == nil && list.IsFused() && netlist.ManagerOf(raw) != "" {
 				n.Fix = "cnibox fuse --split --write " + path
 			}
@@ -118,13 +135,13 @@ func (r *reader) readDir(dir string) []*Network {
 				}
 			}
 		}
-		n.Err = err
 		if err != nil {
+			n.IsUnusable = true
 			n.Fault = cmp.Or(n.Fault, err.Error())
 		}
 		all = append(all, n)
 	}
-	return all
+	return all, unread
 }
 
 // pluginConf has the keys of a plugin that checks need.
@@ -265,9 +282,9 @@ func (rt *Runtime) choose(all []*Network) {
 	for _, n := range all {
 		switch {
 		case rt.ListsOnly && filepath.Ext(n.Path) != ".conflist":
-		case n.Err != nil && rt.SkipsFaulty:
+		case n.IsUnusable && rt.SkipsFaulty:
 		case rt.Default != "" && n.Name != rt.Default:
-		case n.Err != nil:
+		case n.IsUnusable:
 			rt.Why = fmt.Sprintf("%s is the first file of %s, and faulty", filepath.Base(n.Path), rt.Dir)
 			return
 		case rt.Default != "":
@@ -295,7 +312,11 @@ func (r *reader) readPlugins(rt *Runtime) {
 			continue
 		}
 		seen = append(seen, typ)
-		p := r.o.Look(rt.PluginDirs, typ)
+		p, err := view.Ask(r.f.Host, "plugin: "+typ+" in "+strings.Join(rt.PluginDirs, ":"), func() (Plugin, error) {
+			p := r.o.Look(rt.PluginDirs, typ)
+			return p, p.Writable
+		})
+		p.Writable = err
 		p.Type, p.Runtime, p.Dirs = typ, rt.Name, rt.PluginDirs
 		_, p.Role = r.o.Table.Lookup(typ)
 		p.Home, p.Install = filepath.Dir(p.Path) == r.o.Home || p.Path == "" && slices.Contains(rt.PluginDirs, r.o.Home), rt.Install
@@ -307,18 +328,16 @@ func (r *reader) readPlugins(rt *Runtime) {
 }
 
 // readKubeconfig reads when the credentials of a kubeconfig end.
-func readKubeconfig(path string) Kubeconfig {
+func readKubeconfig(path string) (Kubeconfig, error) {
 	k := Kubeconfig{Path: path}
 	c, err := rest.Kubeconfig(path)()
 	if err != nil {
-		k.Err = err
-		return k
+		return k, err
 	}
 	cert := c.TLS.Cert
 	if c.TLS.CertFile != "" {
 		if cert, err = web.ReadFile(c.TLS.CertFile); err != nil {
-			k.Err = err
-			return k
+			return k, err
 		}
 	}
 	if block, _ := pem.Decode(cert); block != nil {
@@ -331,7 +350,7 @@ func readKubeconfig(path string) Kubeconfig {
 		token, _ = web.ReadFile(c.TokenFile) // Kubeconfig has read it
 	}
 	k.Token = tokenEnd(string(token))
-	return k
+	return k, nil
 }
 
 // tokenEnd returns the time of the claim "exp" of a JSON Web Token (RFC 7519), or zero.
@@ -352,12 +371,12 @@ func tokenEnd(token string) time.Time {
 
 // services reads the ranges of services from the manifests of the control plane, which only its
 // nodes have.
-func (r *reader) services() (all []netip.Prefix) {
+func services() (all []netip.Prefix, unread error) {
 	flag := regexp.MustCompile(`--service-cluster-ip-range=([0-9a-fA-F.:/,]+)`)
 	for _, name := range []string{"kube-apiserver.yaml", "kube-controller-manager.yaml"} {
 		raw, err := smallfile.Read(filepath.Join("/etc/kubernetes/manifests", name), lint.MaxSize)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			r.unread("range of services", err)
+			unread = errors.Join(unread, err)
 		}
 		for _, m := range flag.FindAllSubmatch(raw, -1) {
 			for text := range strings.SplitSeq(string(m[1]), ",") {
@@ -367,5 +386,5 @@ func (r *reader) services() (all []netip.Prefix) {
 			}
 		}
 	}
-	return all
+	return all, unread
 }

@@ -32,7 +32,7 @@ type CloudPool struct {
 }
 
 // readCloud adds the clouds' addresses and the NICs.
-func (n *Inventory) readCloud(ctx context.Context, h *roles.Host) error {
+func (s *Seen) readCloud(ctx context.Context, h *roles.Host) error {
 	sources, err := store.Read(ctx, h.Store, (*store.Tx).CloudSources)
 	if err != nil || len(sources) == 0 {
 		return err
@@ -41,23 +41,24 @@ func (n *Inventory) readCloud(ctx context.Context, h *roles.Host) error {
 	if err != nil {
 		return fmt.Errorf("list the host's interfaces: %w", err)
 	}
-	n.NICs = attachment.NICs(links)
+	s.NICs = attachment.NICs(links)
+	leases := s.leases()
 	for i := range sources {
 		for _, nic := range sources[i].NICs {
 			for j := range nic.Subnets {
-				n.Cloud = append(n.Cloud, n.cloudPool(&sources[i], nic.MAC, &nic.Subnets[j]))
+				s.Cloud = append(s.Cloud, s.cloudPool(&sources[i], nic.MAC, &nic.Subnets[j], leases))
 			}
 		}
 	}
 	return nil
 }
 
-func (n *Inventory) cloudPool(source *store.CloudSource, mac string, sub *store.CloudSubnet) CloudPool {
+func (s *Seen) cloudPool(source *store.CloudSource, mac string, sub *store.CloudSubnet, leases []store.Lease) CloudPool {
 	p := CloudPool{
-		Source: source.Name, NIC: mac, Link: n.NICs[mac].Name, Subnet: sub.Prefix, Gateway: sub.Gateway,
+		Source: source.Name, NIC: mac, Link: s.NICs[mac].Name, Subnet: sub.Prefix, Gateway: sub.Gateway,
 		Addresses: countAddresses(sub), Fetched: source.Fetched, Fault: source.Fault,
 	}
-	for _, l := range n.Leases {
+	for _, l := range leases {
 		if l.Source == source.Name && l.NIC == mac && sub.Prefix.Contains(l.Address) {
 			p.Used++
 			if _, gone := source.Withdrawn[l.Address]; gone {

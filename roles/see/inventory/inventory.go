@@ -116,26 +116,61 @@ func CompleteID(ids []string, prefix string) (string, error) {
 	return "", roles.Usagef("%q is the beginning of %d container IDs, %s and %s: give more of it", prefix, len(all), all[0], all[1])
 }
 
+// Seen is what was read of a node, from which Inventory makes the rest.
+type Seen struct {
+	Dump  *store.Dump `json:"-"`
+	Cloud []CloudPool
+	NICs  map[string]netops.LinkInfo
+	// Dead and LinkMissing are about the attachments of the dump.
+	Dead, LinkMissing []bool
+}
+
 // Read reads the store and then checks in the kernel which containers exist.
 func Read(ctx context.Context, h *roles.Host) (*Inventory, error) {
 	dump, err := Export(ctx, h)
 	if err != nil {
 		return nil, err
 	}
-	out := &Inventory{Attachments: []Attachment{}, Leases: []store.Lease{}, Claims: append([]store.Claim{}, dump.Claims...), Dump: dump}
-	for _, p := range dump.Pools {
-		out.Leases = append(out.Leases, p.Leases...)
+	seen, err := See(ctx, h, dump)
+	if err != nil {
+		return nil, err
 	}
-	if err := out.readCloud(ctx, h); err != nil {
+	return seen.Inventory()
+}
+
+// See reads what Inventory needs beside the store.
+func See(ctx context.Context, h *roles.Host, dump *store.Dump) (*Seen, error) {
+	s := &Seen{Dump: dump}
+	if err := s.readCloud(ctx, h); err != nil {
 		return nil, err
 	}
 	if len(dump.Attachments) == 0 {
-		return out, nil
+		return s, nil
 	}
 	census, err := attachment.NewCensus(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
+	for i := range dump.Attachments {
+		a := &dump.Attachments[i]
+		s.Dead, s.LinkMissing = append(s.Dead, census.Dead(a)), append(s.LinkMissing, census.LinkMissing(a))
+	}
+	return s, nil
+}
+
+// leases returns those of all pools.
+func (s *Seen) leases() []store.Lease {
+	all := []store.Lease{}
+	for _, p := range s.Dump.Pools {
+		all = append(all, p.Leases...)
+	}
+	return all
+}
+
+// Inventory returns what is attached.
+func (s *Seen) Inventory() (*Inventory, error) {
+	dump := s.Dump
+	out := &Inventory{Attachments: []Attachment{}, Leases: s.leases(), Claims: append([]store.Claim{}, dump.Claims...), Cloud: s.Cloud, NICs: s.NICs, Dump: dump}
 	shared := map[string][]netops.Change{}
 	for _, n := range dump.Networks {
 		changes, _ := attachment.DecodeChanges(n.Shared) // doctor reports a record that cannot be decoded
@@ -145,8 +180,8 @@ func Read(ctx context.Context, h *roles.Host) (*Inventory, error) {
 		a := &dump.Attachments[i]
 		one := Attachment{
 			Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, Pod: a.Pod, Addresses: a.Addresses, MAC: a.MAC,
-			HostLink: a.HostLink, Netns: a.Netns.Path, State: store.Done, Created: a.Created, Alive: !census.Dead(a),
-			LinkMissing: census.LinkMissing(a), Routes: a.Routes, Ports: ports(dump.Claims, a.Key),
+			HostLink: a.HostLink, Netns: a.Netns.Path, State: store.Done, Created: a.Created, Alive: !s.Dead[i],
+			LinkMissing: s.LinkMissing[i], Routes: a.Routes, Ports: ports(dump.Claims, a.Key),
 		}
 		for _, part := range a.Parts {
 			changes, err := attachment.DecodeChanges(part.Changes)

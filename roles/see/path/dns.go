@@ -74,7 +74,7 @@ func (w *walker) ask(source *end, to netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	conn, err := packets.DialUDP(w.ctx, source.ns, to)
+	conn, err := packets.DialUDP(w.ctx, source.ns(), to)
 	if err != nil {
 		if w.found.Stopped != "" {
 			return nil // for the same reason
@@ -120,8 +120,8 @@ const resolvConf = "etc/resolv.conf"
 // that of the host, from which runtimes copy it.
 func (w *walker) nameServer(of *end) (string, error) {
 	roots := []string{"/"}
-	if of.ns != nil {
-		all, err := processesIn(of.ns)
+	if of.in != nil {
+		all, err := processesIn(of.ns())
 		if err != nil {
 			return "", err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/service"
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
@@ -34,11 +35,11 @@ func askEgress(ctx context.Context, s *store.Store, from, to netip.Addr) (a egre
 // delegated finds out whether the packet leaves the cluster with the address that another node, or this one, holds for the pod's namespace. It
 // reports whether the path goes on.
 func (w *walker) delegated(p *netops.Packet) bool {
-	o, err := store.ReadOverlay(w.node.Store.OverlayPath())
+	o, err := doctor.ReadOverlay(w.host, w.node)
 	if err != nil || o.Egress == nil {
 		return true // there are no such addresses
 	}
-	a, err := askEgress(w.ctx, w.node.Store, p.From, p.To)
+	a, err := w.heldEgress(p.From, p.To)
 	switch {
 	case err != nil:
 		w.step(view.HostName, "egress", "the agent does not say whether another node sends it on: %s", err)

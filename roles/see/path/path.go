@@ -15,13 +15,11 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/roles/see/inventory"
 	"github.com/cnibox/cnibox/roles/see/view"
-	"github.com/cnibox/cnibox/store"
 )
 
 // Path is the output of `cnibox path --json`.
@@ -45,11 +43,18 @@ type Step struct {
 // end is an end of a path: a namespace with addresses, or an address elsewhere.
 type end struct {
 	name string
-	// ns is nil for the host and for an address elsewhere. in is what the kernel says about it.
-	ns        *netops.Namespace
+	// in is what the kernel says about a container. It is nil for the host and for an address elsewhere.
 	in        *view.Namespace
 	addresses []netip.Addr
 	elsewhere bool
+}
+
+// ns returns the namespace from which the end sends packets, or nil for the host's.
+func (e *end) ns() *netops.Namespace {
+	if e.in == nil {
+		return nil
+	}
+	return e.in.Opened()
 }
 
 // address returns the end's first address of a family. It is invalid if there is none.
@@ -99,9 +104,12 @@ type Pod struct {
 	Address     netip.Addr
 }
 
-// Follow returns the path between two ends.
-func Follow(ctx context.Context, h *roles.Host, r Request) (*Path, error) {
-	w := &walker{Request: r, ctx: ctx, node: h, host: view.NewHost(ctx, h.Net), net: h.Net}
+// Follow returns the path between two ends. It asks known for each fact, so h is not read if known has all of them, and no packets are sent.
+func Follow(ctx context.Context, h *roles.Host, known *view.Host, r Request) (*Path, error) {
+	if known.IsRecorded() && (r.Probe || r.DNS != "" || r.Forgets) {
+		return nil, errors.New("a recorded node receives no packets and changes nothing")
+	}
+	w := &walker{Request: r, ctx: ctx, node: h, host: known, net: h.Net}
 	w.IsUDP = w.IsUDP || r.DNS != ""
 	w.forgetting = "cnibox path --udp --forget " + r.From
 	if r.In != "" {
@@ -111,23 +119,22 @@ func Follow(ctx context.Context, h *roles.Host, r Request) (*Path, error) {
 }
 
 func (w *walker) follow(from, to string) (*Path, error) {
-	state, err := inventory.Read(w.ctx, w.node)
+	state, err := w.inventory()
 	if err != nil {
 		return nil, err
 	}
 	w.attachments = state.Attachments
-	_, err = store.ReadOverlay(w.node.Store.OverlayPath())
+	_, err = doctor.ReadOverlay(w.host, w.node)
 	w.managed = err == nil
 	w.links, err = w.host.Links()
 	if err != nil {
 		return nil, err
 	}
-	w.records = advice.New(state.Dump, recovery.ReadCaches(w.node, recovery.CacheDirs(w.node.Store.RunDir())), w.links)
+	w.records = advice.New(state.Dump, w.caches(), w.links)
 	source, err := w.end(from)
 	if err != nil {
 		return nil, err
 	}
-	defer source.close()
 	switch {
 	case source.elsewhere && w.In == "":
 		return nil, advice.Usagef("cnibox state", "FROM %q is neither a container of this node nor %q", from, view.HostName)
@@ -150,13 +157,12 @@ func (w *walker) follow(from, to string) (*Path, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer target.close()
 	for _, v6 := range []bool{false, true} {
 		w.found.From, w.found.To = source.address(v6), target.address(v6)
-		if source.ns == nil && !source.elsewhere { // the kernel chooses one of the host's
+		if source.in == nil && !source.elsewhere { // the kernel chooses one of the host's
 			w.found.From = netip.Addr{}
 		}
-		if w.found.To.IsValid() && (w.found.From.IsValid() || source.ns == nil) {
+		if w.found.To.IsValid() && (w.found.From.IsValid() || source.in == nil) {
 			w.port = port
 			to := netip.AddrPortFrom(w.found.To, port) // the walk may change it
 			if w.In == "" {
@@ -189,7 +195,7 @@ func (w *walker) judgePolicies() {
 	if w.port != 0 {
 		f.Protocol, f.Port = strings.ToUpper(w.protocol()), w.port
 	}
-	v, err := w.Denied(w.links, f)
+	v, err := w.denied(f)
 	switch {
 	case err != nil:
 		w.step(view.HostName, "policy", "not known: %v", err)
@@ -237,16 +243,15 @@ func (w *walker) end(name string) (*end, error) {
 		return &end{name: name, addresses: []netip.Addr{addr}, elsewhere: true}, nil
 	}
 	if filepath.IsAbs(name) {
-		ns, err := w.net.OpenNamespace(name)
+		in, err := w.host.Open(name, name)
 		if err != nil {
 			return nil, err
 		}
-		if host, err := w.net.IsHost(ns); host || err != nil {
-			return &end{name: view.HostName, addresses: view.Reachable(w.links)}, errors.Join(err, ns.Close())
+		if host, err := w.isHost(in, name); host || err != nil {
+			return &end{name: view.HostName, addresses: view.Reachable(w.links)}, err
 		}
-		in := w.host.Container(ns, name, name)
 		links, err := in.Links()
-		return &end{name: name, ns: ns, in: in, addresses: view.Reachable(links)}, err
+		return &end{name: name, in: in, addresses: view.Reachable(links)}, err
 	}
 	state := inventory.Inventory{Attachments: append([]inventory.Attachment{}, w.attachments...)}
 	if err := state.OnlyContainer(name); err != nil {
@@ -257,12 +262,12 @@ func (w *walker) end(name string) (*end, error) {
 
 // container opens the container of an attachment as an end.
 func (w *walker) container(a *inventory.Attachment) (*end, error) {
-	ns, err := w.net.OpenNamespace(a.Netns)
+	in, err := w.host.Open(a.Title(), a.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("container %q: %w", a.ContainerID, err)
 	}
 	w.ends = append(w.ends, a.ContainerID)
-	e := &end{name: a.Title(), ns: ns, in: w.host.Container(ns, a.Title(), a.Netns)}
+	e := &end{name: a.Title(), in: in}
 	for i := range w.attachments {
 		if one := &w.attachments[i]; one.ContainerID == a.ContainerID {
 			for _, p := range one.Addresses {
@@ -271,12 +276,6 @@ func (w *walker) container(a *inventory.Attachment) (*end, error) {
 		}
 	}
 	return e, nil
-}
-
-func (e *end) close() {
-	if e.ns != nil {
-		_ = e.ns.Close() // it was only read
-	}
 }
 
 // attachmentWith returns the attachment that has an address, or nil. Of several it is that of an end of the path.

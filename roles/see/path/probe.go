@@ -37,7 +37,7 @@ type tracedPlace struct {
 // refutes a reason to stop that the walk has found.
 func (w *walker) probe(source *end, to netip.AddrPort) error {
 	if !w.found.From.IsValid() {
-		way, err := w.net.Way(w.ctx, source.ns, netops.Packet{To: to.Addr()})
+		way, err := w.net.Way(w.ctx, source.ns(), netops.Packet{To: to.Addr()})
 		if isNotExist(err) {
 			return nil // the walk has reported it
 		}
@@ -46,7 +46,7 @@ func (w *walker) probe(source *end, to netip.AddrPort) error {
 		}
 		w.found.From = way.From
 	}
-	s, err := packets.OpenSender(w.net, source.ns, w.found.From, to.Addr(), w.IsUDP)
+	s, err := packets.OpenSender(w.net, source.ns(), w.found.From, to.Addr(), w.IsUDP)
 	if err != nil && w.found.Stopped != "" {
 		return nil // for the same reason
 	}
@@ -68,9 +68,6 @@ func (w *walker) probe(source *end, to netip.AddrPort) error {
 	answers, err := s.Send(w.ctx, to.Port(), probePatience)
 	lost.close(w.ctx)
 	w.host.Forget() // the kernel has asked for neighbours, and learnt entries
-	for _, n := range w.asked {
-		n.in.Forget()
-	}
 	if isNotExist(err) {
 		return nil
 	}
@@ -163,8 +160,8 @@ func (w *walker) reportDrops(l *lostPackets, proto string) (first *lostPacket) {
 
 // openTraces starts a trace in every namespace on the path that this node has.
 func (w *walker) openTraces(source *end, f packets.Flow) (places []tracedPlace, err error) {
-	if source.ns != nil {
-		places = append(places, tracedPlace{name: source.name, ns: source.ns})
+	if source.in != nil {
+		places = append(places, tracedPlace{name: source.name, ns: source.ns()})
 	}
 	places = append(places, tracedPlace{name: view.HostName})
 	if a := w.attachmentWith(w.found.To); a != nil && a.Title() != source.name {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -23,18 +22,6 @@ type tunnelled struct {
 	next netip.Addr
 	mac  string
 	node netip.Addr
-}
-
-// tunnelFix returns the command that makes the objects of a tunnel again.
-func (w *walker) tunnelFix() string {
-	name, _ := os.Hostname() // it has one
-	return doctor.TunnelFix(w.managed, name)
-}
-
-// fixAgent returns the command that starts this node's agent again.
-func fixAgent() string {
-	name, _ := os.Hostname() // it has one
-	return doctor.AgentFix(name)
 }
 
 // judgeTunnel finds the reason for the silence behind a tunnel: what the agent knows about the other node, then what the node answers
@@ -58,7 +45,7 @@ func (w *walker) judgeTunnel(t *tunnelled, packet string) error {
 		return ""
 	}()
 	if missing != "" {
-		w.stop(fixAgent(), "%s", missing)
+		w.stop(w.fixAgent(), "%s", missing)
 		return nil
 	}
 	switch {
@@ -160,7 +147,7 @@ func (w *walker) judgeNode(t *tunnelled, name string, isKnown bool) error {
 		if isOld {
 			fix, reason = fmt.Sprintf("ip neigh change %s dev %s nud stale", hop, way.Link), reason+", or the permanent entry for "+hop.String()+" is old"
 		} else if !isKnown {
-			fix = fixAgent()
+			fix = w.fixAgent()
 		}
 		w.stop(fix, "%s does not answer on %s either, one of: %s%s", name, way.Link, old, reason)
 	}
@@ -229,12 +216,12 @@ func (w *walker) knowsSender(device string) bool {
 	if !forwarding.Remote.IsValid() {
 		return unknown()
 	}
-	accepts, err := tunnel.Accepts(w.ctx, forwarding.Remote)
+	accepts, err := w.acceptsNode(forwarding.Remote)
 	if w.fail(err) {
 		return false
 	}
 	if !accepts {
-		w.stop(fixAgent(), "this node drops what %s sends through %s: it is not in the set of known nodes (table inet cnibox_overlay)", forwarding.Remote, device)
+		w.stop(w.fixAgent(), "this node drops what %s sends through %s: it is not in the set of known nodes (table inet cnibox_overlay)", forwarding.Remote, device)
 	}
 	return accepts && w.passesTunnel(device, forwarding.Remote)
 }

@@ -128,7 +128,7 @@ func (w *walker) fail(err error) bool {
 
 // walk follows the packet from its source.
 func (w *walker) walk(source *end) {
-	if source.ns == nil {
+	if source.in == nil {
 		if !w.translate() {
 			return
 		}
@@ -432,20 +432,18 @@ func (w *walker) arrive(a *inventory.Attachment) {
 		if other.Created.Before(a.Created) {
 			old, now = other, a
 		}
-		networks, err := w.Networks()
+		networks, err := w.networks()
 		if !w.fail(err) {
 			w.stop(doctor.Separate(networks, old.Key(), now.Key(), now.Pod), "it arrives at %s, which has the address %s on %s, and so has %s on %s",
 				name, w.found.To, a.Network, other.Title(), other.Network)
 		}
 		return
 	}
-	ns, err := w.net.OpenNamespace(a.Netns)
+	in, err := w.host.Open(name, a.Netns)
 	if err != nil {
 		w.stop("cnibox state reap", "the namespace of %s cannot be opened: %v", name, err)
 		return
 	}
-	defer func() { _ = ns.Close() }() // it was only read
-	in := w.host.Container(ns, name, a.Netns)
 	l, err := in.Link(a.IfName)
 	switch {
 	case isNotExist(err):

@@ -23,7 +23,12 @@ type Host struct {
 
 // NewHost returns the view of the host of n.
 func NewHost(ctx context.Context, n *netops.Net) *Host {
-	return &Host{Namespace: Namespace{ctx: ctx, net: n, Name: HostName, facts: map[string]any{}}}
+	return newHost(&source{ctx: ctx, net: n, facts: map[string]any{}})
+}
+
+func newHost(s *source) *Host {
+	s.opened = map[string]*netops.Namespace{}
+	return &Host{Namespace: Namespace{source: s, Name: HostName}}
 }
 
 // LinkAt returns the link with a number, or nil.
@@ -59,17 +64,17 @@ func (h *Host) BridgeEntries() ([]netops.BridgeEntry, error) {
 
 // ForwardingEntry returns where a bridge or a VXLAN device sends frames to a MAC.
 func (h *Host) ForwardingEntry(link, mac string) (netops.Forwarded, error) {
-	return ask(&h.Namespace, "entry for "+mac+" of "+link, func() (netops.Forwarded, error) { return h.net.ForwardingEntry(h.ctx, link, mac) })
+	return ask(&h.Namespace, "forwarding entry: "+mac+" dev "+link, func() (netops.Forwarded, error) { return h.net.ForwardingEntry(h.ctx, link, mac) })
 }
 
 // VLANs returns the VLANs of a port of a bridge, or of the bridge itself.
 func (h *Host) VLANs(link string) ([]netops.VLAN, error) {
-	return ask(&h.Namespace, "VLANs of "+link, func() ([]netops.VLAN, error) { return h.net.VLANs(h.ctx, link) })
+	return ask(&h.Namespace, "VLANs: "+link, func() ([]netops.VLAN, error) { return h.net.VLANs(h.ctx, link) })
 }
 
 // TunnelEntries returns the entries of a VXLAN device that were not learnt.
 func (h *Host) TunnelEntries(link string) (netops.TunnelEntries, error) {
-	return ask(&h.Namespace, "entries of "+link, func() (netops.TunnelEntries, error) { return h.net.TunnelEntries(h.ctx, link) })
+	return ask(&h.Namespace, "tunnel entries: "+link, func() (netops.TunnelEntries, error) { return h.net.TunnelEntries(h.ctx, link) })
 }
 
 // Tunnels returns the tunnels to other nodes.
@@ -82,19 +87,13 @@ func (h *Host) TunnelFaults(t *tunnel.Device, isManaged bool) ([]tunnel.Fault, e
 	if len(t.Peers) == 0 {
 		return nil, nil
 	}
-	return ask(&h.Namespace, fmt.Sprintf("faults of %s to %v, %t", t.Name, t.Peers, isManaged), func() ([]tunnel.Fault, error) {
+	return ask(&h.Namespace, fmt.Sprintf("tunnel faults: %s to %v, %t", t.Name, t.Peers, isManaged), func() ([]tunnel.Fault, error) {
 		filter, err := h.filter()
 		if err != nil {
 			return nil, err
 		}
 		return tunnel.Faults(h.ctx, h.net, filter, t, isManaged)
 	})
-}
-
-// Forget makes the view read everything again, as after a probe.
-func (h *Host) Forget() {
-	h.Namespace.Forget()
-	h.rules = nil
 }
 
 // filter returns the rules of other programs.
@@ -105,23 +104,31 @@ func (h *Host) filter() (_ *look.Filter, err error) {
 	return h.rules, err
 }
 
-// Verdicts returns what the rules of other programs do with packets.
-func (h *Host) Verdicts(packets ...look.Packet) ([]look.Verdict, error) {
-	if len(packets) == 0 {
-		return nil, nil
-	}
-	return ask(&h.Namespace, fmt.Sprintf("verdicts %+v", packets), func() ([]look.Verdict, error) {
-		filter, err := h.filter()
+// Verdicts returns what the rules of other programs do with each of the packets.
+func (h *Host) Verdicts(packets ...look.Packet) (all []look.Verdict, err error) {
+	for _, p := range packets {
+		one, err := ask(&h.Namespace, about("verdict", p), func() (v look.Verdict, err error) {
+			filter, err := h.filter()
+			if err != nil {
+				return v, err
+			}
+			found, err := look.Verdicts(h.ctx, filter, p)
+			if err == nil {
+				v = found[0]
+			}
+			return v, err
+		})
 		if err != nil {
 			return nil, err
 		}
-		return look.Verdicts(h.ctx, filter, packets...)
-	})
+		all = append(all, one)
+	}
+	return all, nil
 }
 
 // RoutingMark returns the mark that the rules give a packet before it is routed, or 0 if it is not known.
 func (h *Host) RoutingMark(p look.Packet) (uint32, error) {
-	return ask(&h.Namespace, fmt.Sprintf("mark %+v", p), func() (uint32, error) {
+	return ask(&h.Namespace, about("mark", p), func() (uint32, error) {
 		filter, err := h.filter()
 		if err != nil {
 			return 0, err
@@ -132,7 +139,7 @@ func (h *Host) RoutingMark(p look.Packet) (uint32, error) {
 
 // TranslatedBefore returns a rule that translates packets before the rules of a published port do, or nil.
 func (h *Host) TranslatedBefore(in string, to netip.AddrPort, protocol string) (*look.Drop, error) {
-	return ask(&h.Namespace, fmt.Sprintf("translation of %s/%s from %s", to, protocol, in), func() (*look.Drop, error) {
+	return ask(&h.Namespace, fmt.Sprintf("translation: %s/%s from %s", to, protocol, in), func() (*look.Drop, error) {
 		filter, err := h.filter()
 		if err != nil {
 			return nil, err
@@ -149,7 +156,7 @@ type Held struct {
 
 // HasAddress reports whether the host has an address, as netops.Net.HasAddress does.
 func (h *Host) HasAddress(a netip.Addr) (Held, error) {
-	return ask(&h.Namespace, "address "+a.String(), func() (is Held, err error) {
+	return ask(&h.Namespace, "address: "+a.String(), func() (is Held, err error) {
 		is.Has, is.Link, err = h.net.HasAddress(h.ctx, a)
 		return is, err
 	})
@@ -157,7 +164,7 @@ func (h *Host) HasAddress(a netip.Addr) (Held, error) {
 
 // EgressAddress returns the egressAddress with which a packet that arrives on a link leaves the host, or the zero Addr.
 func (h *Host) EgressAddress(in string, from, to netip.Addr) (netip.Addr, error) {
-	return ask(&h.Namespace, fmt.Sprintf("egress of %s on %s to %s", from, in, to), func() (netip.Addr, error) {
+	return ask(&h.Namespace, fmt.Sprintf("egress: %s on %s to %s", from, in, to), func() (netip.Addr, error) {
 		return h.net.EgressAddress(h.ctx, in, from, to)
 	})
 }
@@ -165,7 +172,7 @@ func (h *Host) EgressAddress(in string, from, to netip.Addr) (netip.Addr, error)
 // MTUOf returns the MTU of the packets that leave the namespace at a path by a link to an address. It is 0 if they do not leave by it, if
 // the namespace is gone, and if the route tells servers another segment size of TCP connections.
 func (h *Host) MTUOf(path, link string, to netip.Addr) (int, error) {
-	return ask(&h.Namespace, fmt.Sprintf("MTU of %s in %s to %s", link, path, to), func() (int, error) {
+	return ask(&h.Namespace, fmt.Sprintf("MTU: %s in %s to %s", link, path, to), func() (int, error) {
 		ns, err := h.net.OpenNamespace(path)
 		if errors.Is(err, netops.ErrNoNetns) {
 			return 0, nil
@@ -198,7 +205,7 @@ type Service struct {
 
 // Service returns the endpoints to which kube-proxy translates an address.
 func (h *Host) Service(to netip.AddrPort) (Service, error) {
-	return ask(&h.Namespace, "service "+to.String(), func() (s Service, err error) {
+	return ask(&h.Namespace, "service: "+to.String(), func() (s Service, err error) {
 		s.Endpoints, s.IsKnown, err = look.Service(h.ctx, h.net, to)
 		return s, err
 	})

@@ -13,7 +13,7 @@ import (
 // Manager returns the command by which the program that manages an interface gives it its addresses and routes again, or "". netplan
 // leaves that to one of these programs. Of two that manage it, it is the last one here.
 func (h *Host) Manager(link string) (string, error) {
-	return ask(&h.Namespace, "manager of "+link, func() (string, error) {
+	return ask(&h.Namespace, "manager: "+link, func() (string, error) {
 		links, err := h.Links()
 		i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return l.Name == link })
 		if i < 0 {

@@ -129,11 +129,11 @@ nft 'table inet x { chain f { type filter hook forward priority 0; ip daddr 192.
 	if have := ask(played); !reflect.DeepEqual(have, want) {
 		t.Errorf("%+v, want %+v\n%s", have, want, raw)
 	}
-	if _, err := played.Sysctl("net/ipv4/ip_forward"); err == nil || !strings.Contains(err.Error(), "sysctl net/ipv4/ip_forward: not recorded") {
+	if _, err := played.Sysctl("net/ipv4/ip_forward"); err == nil || !strings.Contains(err.Error(), "sysctl: net/ipv4/ip_forward: not recorded") {
 		t.Errorf("a question that was not asked: %v", err)
 	}
 	again, err := played.Records()
-	delete(again, "sysctl net/ipv4/ip_forward")
+	delete(again, "sysctl: net/ipv4/ip_forward")
 	if err != nil || !reflect.DeepEqual(again, read) {
 		t.Errorf("recorded again: %v, %v", again, err)
 	}

@@ -21,18 +21,18 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
 
-	"github.com/cnibox/cnibox/test/seed"
+	"github.com/cnibox/cnibox/test/suites/nights/recording"
 )
 
 // tools are the programs of a node. Those of busybox follow.
 var (
 	tools = strings.Fields("sh ip nft iptables ip6tables iptables-legacy bridge tc nsenter unshare mount umount mkdir ln rm cat sed grep chmod cp mv " +
 		"touch flock sysctl kill head seq dnsmasq sleep iptables-nft-restore strace ebtables")
-	applets = strings.Fields("httpd nc ping true timeout")
+	applets = strings.Fields("httpd nc ping true timeout hostname")
 )
 
 // ownTools are programs of a node that are this one.
-var ownTools = map[string]func([]string) error{"xdp": attachXDP, "dns": askFrom}
+var ownTools = map[string]func([]string) error{"xdp": attachXDP, "dns": askFrom, "record": record}
 
 // product is the built program.
 var product string
@@ -69,9 +69,9 @@ func run(m *testing.M) (int, error) {
 // node is a node in namespaces of its own.
 type node struct {
 	t *testing.T
-	// pid is that of the process that keeps the namespaces.
-	pid string
-	env []string
+	// pid is that of the process that keeps the namespaces, and work is the node's directory.
+	pid, work string
+	env       []string
 }
 
 // boot makes a node.
@@ -109,8 +109,8 @@ func boot(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "WORK=" + work, "SELF=" + product, "LIB=" + lib}}
-	c := exec.Command("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "sleep", "infinity")
+	n := &node{t: t, work: work, env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "WORK=" + work, "SELF=" + product, "LIB=" + lib}}
+	c := exec.Command("unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "sleep", "infinity")
 	c.Env = n.env
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {
@@ -144,7 +144,7 @@ func (n *node) sh(script string) (out string, code int) {
 	n.t.Helper()
 	ctx, stop := context.WithTimeout(n.t.Context(), time.Minute)
 	defer stop()
-	c := exec.CommandContext(ctx, "nsenter", "--target", n.pid, "--net", "--mount", "--pid", "sh", "-c", ". $LIB\n"+script)
+	c := exec.CommandContext(ctx, "nsenter", "--target", n.pid, "--net", "--mount", "--pid", "--uts", "sh", "-c", ". $LIB\n"+script)
 	c.Env = n.env
 	var b bytes.Buffer
 	c.Stdout, c.Stderr = &b, &b
@@ -170,37 +170,30 @@ type night struct {
 	commands []txtar.File
 }
 
-// shortNights is the share of nights that a short run plays. Their places in the order of names change with the seed.
-const shortNights = 3
-
-// TestNights plays the nights.
+// TestNights plays the nights, of which a short run has those with a section "short". The recordings of all are played by the package recording.
 func TestNights(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no nights", err)
 	}
-	every, first := 1, 0
-	if testing.Short() {
-		every, first = shortNights, int(seed.Of(t)%shortNights)
-	}
-	for i, file := range files {
-		if i%every != first {
+	for _, file := range files {
+		a, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := night{sections: map[string]string{}}
+		for _, f := range a.Files {
+			if strings.HasPrefix(f.Name, "cnibox ") {
+				n.commands = append(n.commands, f)
+			} else {
+				n.sections[f.Name] = string(f.Data)
+			}
+		}
+		if _, is := n.sections["short"]; !is && testing.Short() {
 			continue
 		}
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			t.Parallel()
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n := night{sections: map[string]string{}}
-			for _, f := range a.Files {
-				if strings.HasPrefix(f.Name, "cnibox ") {
-					n.commands = append(n.commands, f)
-				} else {
-					n.sections[f.Name] = string(f.Data)
-				}
-			}
 			n.play(t)
 		})
 	}
@@ -214,7 +207,9 @@ func (n *night) play(t *testing.T) {
 	neighbour.must(n.sections["healthy"])
 	_, isLate := n.sections["late"]
 	neighbour.healthy(n.commands, works, isLate)
+	recorded := recording.Night{Healthy: neighbour.record(n.commands)}
 	if broken == "" {
+		compare(t, recorded)
 		return
 	}
 	one := neighbour
@@ -229,7 +224,9 @@ func (n *night) play(t *testing.T) {
 	for _, c := range n.commands {
 		one.names(c)
 	}
-	if t.Failed() {
+	recorded.Broken = one.record(n.commands)
+	compare(t, recorded)
+	if t.Failed() || *update {
 		return
 	}
 	if mend, by := n.sections["mend"]; by { // nothing that a node can run

@@ -8,6 +8,7 @@ service=198.51.100.7
 pods='10.78.0.2 10.78.0.3 10.79.0.2'
 
 boot() {
+	hostname node1
 	mkdir $WORK/etc
 	mount -t tmpfs none $WORK/etc
 	mkdir $WORK/etc/upper $WORK/etc/work
@@ -35,7 +36,7 @@ boot() {
 	echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
 	touch /run/netns/out
 	unshare --net=/run/netns/out true
-	ip link add eth0 type veth peer name eth0 netns out
+	ip link add eth0 address 02:00:00:00:00:01 type veth peer name eth0 address 02:00:00:00:00:09 netns out
 	in_pod out sh -c "ip link set lo up; ip link set eth0 up; ip addr add 192.0.2.9/24 dev eth0; ip addr add 2001:db8::9/64 dev eth0 nodad
 		ip addr add $service/32 dev lo; ip addr add 2001:db8:7::7/128 dev lo; httpd -p 80 -h $WORK"
 	ip addr add 192.0.2.1/24 dev eth0
