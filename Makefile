@@ -98,7 +98,7 @@ libraries: go-version
 # SEED=N plays one seed and prints the logs of its nodes.
 SEEDS ?= 1000
 sim: setup
-	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 12h -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/cluster/nodeipam ./roles/netpolicy/keeper ./roles/cluster/agent
+	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 12h -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/cluster/nodeipam ./roles/cluster/policy ./roles/cluster/agent
 	$(if $(SEED),,$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=1000 CNIBOX_BROKEN=$(if $(FULL),all) $(GOTEST) -count 1 -timeout 60m -run '^TestBroken$$' ./test/sim)
 
 # All histories of a small model of how machines lease blocks of ranges, and of its broken variants: see docs/model.
@@ -149,13 +149,13 @@ VMTESTS := \
 	'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
 	'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
 	'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions|TestPodmanLists/^options$$' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
-	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './roles/cluster/agent=TestWireGuard' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
+	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './roles/cluster/agent=TestWireGuard' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/cluster/policy=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
 MACHINE := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube/flanneld -copy examples -copy docs -env CNIBOX_SWEEP=$(SWEEP) -env CNIBOX_SET_CLOCK=1
 VM := $(MACHINE) -skip '$(VMSKIP)|TestNetkit|Test(Traffic|Role)/netkit'
 
 # Debian 13's kernel is the first one with netkit.
 NETKIT := ./netops=TestNetkit './roles/iface/ptp=TestNetkit(Chained|MAC)|TestTraffic/netkit|TestRole/netkit' './roles/iface/routed=TestTraffic/netkit|TestRole/netkit' \
-	./roles/cli=TestNetkit './roles/netpolicy/keeper=TestHostile/.*_netkit'
+	./roles/cli=TestNetkit './roles/cluster/policy=TestHostile/.*_netkit'
 
 .PHONY: bin/vm/run
 bin/vm/run:
@@ -190,7 +190,7 @@ test-vm-kernel: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/ru
 		'./roles/iface/vlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' './roles/iface/hostdevice=TestReturn$$|TestHardware/.*$(LIVES)' './roles/iface/dummy=TestRole/.*$(LIVES)' './roles/iface/bond=TestRole/.*/(life|del|gc|fault)|TestSameMAC|TestHeld|TestOfOtherNetworks|TestFailover|TestReturn' \
 		'./roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' './roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' \
 		'./roles/cluster/agent=TestWireGuard(Switch|MTU)?$$' './roles/chained/vrf=Test(Add|Two|LinkGone)$$|TestRole/bridge/(fault|life|del|gc)' './roles/chained/portmap=TestTraffic' \
-		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/ptp$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
+		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/cluster/policy=TestHostile/ptp$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
 
 test-vm-devices: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	$(FUNCTIONS)
@@ -294,7 +294,7 @@ bin/kube/cyclonus: test/peers/policy/go.sum test/peers/policy/cyclonus/main.go
 KUBE := ./store/cluster/kube/...
 test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts bin/kube/dranet bin/kube/cyclonus
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/cluster/agent ./roles/meta/multi ./roles/netpolicy/keeper ./test/suites/docs ./test/suites/takeover
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/cluster/agent ./roles/meta/multi ./roles/cluster/policy ./test/suites/docs ./test/suites/takeover
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -skip '^TestManyNodes$$' -count 1 -timeout 20m ./roles/cluster/nodeipam # bench-scale measures many Nodes
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|IPAMClaims' -count 1 -timeout 20m ./roles/ipam/clusterrange ./roles/cluster/dranet
 	$(SANDBOX) $(GOTEST) -tags $(TAGS),kube -run '^TestCyclonus' -count 1 -timeout 20m ./roles/netpolicy # CNIBOX_SETS=10000 takes minutes

@@ -36,7 +36,7 @@ const (
 	wayRenamed      = "renamed"
 )
 
-// Ways returns all ways. docs/policy.md has a table of them, and the tests in roles/netpolicy/keeper play each attack.
+// Ways returns all ways. docs/policy.md has a table of them, and the tests in roles/cluster/policy play each attack.
 func Ways() []Way {
 	return []Way{
 		{wayStray, "inet", "forward", "sends packets that conntrack takes for no part of a connection"},

@@ -16,8 +16,8 @@ import (
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/cluster/policy"
 	"github.com/cnibox/cnibox/roles/cluster/ranges"
-	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -40,7 +40,7 @@ type agent struct {
 	ranges *ranges.Keeper
 	// policies enforces network policies. It is nil if the node enforces none. policiesKnown is closed when it has read them, and nil
 	// after that.
-	policies      *keeper.Keeper
+	policies      *policy.Keeper
 	policiesKnown <-chan struct{}
 	// egress gives pods egress addresses. Its keeper is nil if the agent gives none.
 	egress egressPart

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/internal/metrics"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cluster/egress"
-	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/roles/cluster/policy"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -25,7 +25,7 @@ const repository = "../../.."
 // families returns the metrics of an agent.
 func families(t *testing.T) []metrics.Family {
 	t.Helper()
-	a := &agent{policies: &keeper.Keeper{}, egress: egressPart{keeper: &egress.Keeper{}}, host: &roles.Host{Program: "v1", Log: slog.New(slog.DiscardHandler), Store: store.New(store.Options{
+	a := &agent{policies: &policy.Keeper{}, egress: egressPart{keeper: &egress.Keeper{}}, host: &roles.Host{Program: "v1", Log: slog.New(slog.DiscardHandler), Store: store.New(store.Options{
 		RunDir: t.TempDir(), BootID: "11111111-2222-3333-4444-555555555555",
 	})}}
 	a.reporter.current.Store(&agentState{})

@@ -4,8 +4,8 @@ import (
 	"context"
 	"flag"
 
+	"github.com/cnibox/cnibox/roles/cluster/policy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
-	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -27,9 +27,9 @@ func (p *policyFlags) register(f *flag.FlagSet) {
 
 // openPolicies opens the keeper of network policies. Without -policy it returns nil, unless the node's state says that it enforces policies:
 // a flag that got lost must not open all pods.
-func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
+func (a *agent) openPolicies(ctx context.Context) (*policy.Keeper, error) {
 	p := &a.set.policy
-	o := keeper.Options{Server: a.socket, From: store.PolicySource{Kube: a.set.registry.kube}, KeepEstablished: p.keepEstablished, LogDenied: p.log, Remembered: !p.on}
+	o := policy.Options{Server: a.socket, From: store.PolicySource{Kube: a.set.registry.kube}, KeepEstablished: p.keepEstablished, LogDenied: p.log, Remembered: !p.on}
 	if !o.From.Kube {
 		o.From.Dir = p.dir
 	}
@@ -54,24 +54,24 @@ func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 	own := *a.host
 	own.Net = a.host.Net.Clone()
 	o.Host = &own
-	return keeper.Open(ctx, o)
+	return policy.Open(ctx, o)
 }
 
 // policySource opens the source of policies. If they were not asked for, a source that cannot be read is no error: the agent is not ready then.
-func (a *agent) policySource(from store.PolicySource, asked bool) (keeper.Source, error) {
+func (a *agent) policySource(from store.PolicySource, asked bool) (policy.Source, error) {
 	switch {
 	case !from.Kube:
-		dir := &keeper.Directory{Path: from.Dir, Keep: enforce.KeptPath(a.host.Store), MustRead: !asked, Log: a.log}
+		dir := &policy.Directory{Path: from.Dir, Keep: enforce.KeptPath(a.host.Store), MustRead: !asked, Log: a.log}
 		if asked && !dir.HasKept() {
 			return dir, dir.Check()
 		}
 		return dir, nil
 	case !a.set.registry.kube:
-		return keeper.Absent{}, nil
+		return policy.Absent{}, nil
 	}
 	client, err := a.set.kubeClient(a.host)
 	if err != nil {
 		return nil, err
 	}
-	return keeper.NewKube(client, a.registry.node, a.log), nil
+	return policy.NewKube(client, a.registry.node, a.log), nil
 }

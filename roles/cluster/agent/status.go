@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/recovery"
-	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/roles/cluster/policy"
 	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
@@ -58,7 +58,7 @@ const stateLeftOut = "left out"
 const maxFaults = 20
 
 // policyWarnings returns why network policies are not in force as they should be.
-func policyWarnings(k *keeper.Keeper) (texts []string) {
+func policyWarnings(k *policy.Keeper) (texts []string) {
 	if k == nil {
 		return nil
 	}

@@ -27,7 +27,7 @@ func apart() map[string]string {
 		"roles/netpolicy/control":     looks,
 		"netops/overlay":              cluster,
 		"netops/podfilter":            cluster,
-		"roles/netpolicy/keeper":      cluster,
+		"roles/cluster/policy":        cluster,
 		"roles/cluster/ranges":        cluster,
 		"roles/cluster/agent":         cluster,
 		"roles/cluster/nodeipam":      cluster,
@@ -85,6 +85,45 @@ func whyApart(path string) string {
 		}
 	}
 	return ""
+}
+
+// TestFloors: the folders of roles stand on each other in the order of the table in docs/design.md. A package imports none of a later folder.
+func TestFloors(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(repository, "docs/design.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| folder of `roles` |")
+	floors := map[string]int{}
+	for i, row := range strings.Split(table, "\n")[2:] {
+		names, _, found := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		if !found {
+			break
+		}
+		for _, name := range strings.Split(names, ",") {
+			floors["roles/"+strings.Trim(name, " `")] = i + 1
+		}
+	}
+	folder := func(path string) (string, bool) {
+		path, is := strings.CutPrefix(path, "roles/")
+		name, _, _ := strings.Cut(path, "/")
+		return "roles/" + name, is
+	}
+	packages := productPackages(t)
+	for path, p := range packages {
+		of, is := folder(path)
+		if !is {
+			continue
+		}
+		if floors[of] == 0 {
+			t.Errorf("docs/design.md does not have %s in its table", of)
+		}
+		for _, dep := range p.deps {
+			if on, is := folder(dep); is && floors[on] > floors[of] {
+				t.Errorf("%s imports %s, which stands on it", path, dep)
+			}
+		}
+	}
 }
 
 // productPackage is a package of this module without its tests.
