@@ -188,11 +188,11 @@ func (s *Server) serve(ctx context.Context, c net.Conn) {
 	}
 	h, p := s.begin(name)
 	if h == nil {
-		r.write(frame{End: true, Absent: true})
+		_ = r.write(frame{End: true, Absent: true}) // the client may be gone
 		return
 	}
 	defer p.running.Done()
-	defer context.AfterFunc(p.ended, stop)()
+	defer context.AfterFunc(p.ended, stop)() //nolint:contextcheck // ctx ends with either
 	r.end(s.call(ctx, h, r, name))
 }
 

@@ -153,7 +153,7 @@ func TestAsk(t *testing.T) {
 	if err := Ask(t.Context(), b.path+"x", "echo", nil, nil); !errors.Is(err, ErrAbsent) || err.Error() != fmt.Sprintf("no process listens on %q", b.path+"x") {
 		t.Errorf("no file: %v", err)
 	}
-	if err := Tell(b.path+"x", "echo"); !errors.Is(err, ErrAbsent) {
+	if err := Tell(t.Context(), b.path+"x", "echo"); !errors.Is(err, ErrAbsent) {
 		t.Errorf("no file: %v", err)
 	}
 	if err := Ask(t.Context(), b.path, "echo", strings.Repeat("a", MaxRequest), nil); !errors.Is(err, ErrTooLong) {
