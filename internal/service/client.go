@@ -69,7 +69,8 @@ func send(w io.Writer, name string, args any) error {
 		}
 		line += `,"args":` + string(b)
 	}
-	if line += "}\n"; len(line) > MaxRequest {
+	line += "}\n"
+	if len(line) > MaxRequest {
 		return fmt.Errorf("%w: %q has more than %d bytes", ErrTooLong, name, MaxRequest)
 	}
 	_, err := io.WriteString(w, line)

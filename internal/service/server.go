@@ -207,6 +207,26 @@ func (s *Server) call(ctx context.Context, h Handler, r *Request, name string) (
 	return h(ctx, r)
 }
 
+// Pass passes a request on to the goroutine that receives from to, and waits until it has sent an answer to done, which has room for it.
+func Pass[R, A any](ctx context.Context, to chan<- R, r R, done <-chan A) (answer A, err error) {
+	select {
+	case to <- r:
+	case <-ctx.Done():
+		return answer, ctx.Err()
+	}
+	select {
+	case answer = <-done:
+		return answer, nil
+	case <-ctx.Done():
+	}
+	select {
+	case answer = <-done: // it may be what ended ctx
+		return answer, nil
+	default:
+		return answer, ctx.Err()
+	}
+}
+
 // Request is what a client asks.
 type Request struct {
 	args json.RawMessage

@@ -224,7 +224,8 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // readSocketErr finds out whether ADD calls are served.
 func (k *Keeper) readSocketErr() {
-	if k.socketErr = k.Server.Fault(); k.socketErr != nil {
+	k.socketErr = k.Server.Fault()
+	if k.socketErr != nil {
 		k.socketErr = fmt.Errorf("serve ADD calls: %w", k.socketErr)
 	}
 }

@@ -1,6 +1,7 @@
 package ranges
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,17 +98,8 @@ type request struct {
 func (k *Keeper) handlers() map[string]service.Handler {
 	pass := func(ctx context.Context, r *request) error {
 		r.done = make(chan error, 1)
-		select {
-		case k.requests <- r:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		select {
-		case err := <-r.done:
-			return err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		answer, err := service.Pass(ctx, k.requests, r, r.done)
+		return cmp.Or(err, answer)
 	}
 	return map[string]service.Handler{
 		service.RangeNotify: func(context.Context, *service.Request) (any, error) {
