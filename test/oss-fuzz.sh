@@ -7,6 +7,8 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/internal/dbus FuzzMessage inte
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/ovsdb FuzzAnswer internal_ovsdb_FuzzAnswer
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/rawjson FuzzSet internal_rawjson_FuzzSet
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/redact FuzzJSON internal_redact_FuzzJSON
+compile_native_go_fuzzer github.com/cnibox/cnibox/internal/service FuzzAnswer internal_service_FuzzAnswer
+compile_native_go_fuzzer github.com/cnibox/cnibox/internal/service FuzzRequest internal_service_FuzzRequest
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/yaml FuzzToJSON internal_yaml_FuzzToJSON
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops FuzzChange netops_FuzzChange
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops FuzzParse netops_FuzzParse

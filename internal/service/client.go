@@ -39,8 +39,8 @@ func Ask(ctx context.Context, path, name string, args any, each func(data []byte
 }
 
 // Tell sends a request without waiting for its answer.
-func Tell(path, name string) error {
-	c, err := dial(context.Background(), path) // connect(2) to a Unix socket does not wait
+func Tell(ctx context.Context, path, name string) error {
+	c, err := dial(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,8 @@ func send(w io.Writer, name string, args any) error {
 		}
 		line += `,"args":` + string(b)
 	}
-	if line += "}\n"; len(line) > MaxRequest {
+	line += "}\n"
+	if len(line) > MaxRequest {
 		return fmt.Errorf("%w: %q has more than %d bytes", ErrTooLong, name, MaxRequest)
 	}
 	_, err := io.WriteString(w, line)

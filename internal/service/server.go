@@ -188,11 +188,11 @@ func (s *Server) serve(ctx context.Context, c net.Conn) {
 	}
 	h, p := s.begin(name)
 	if h == nil {
-		r.write(frame{End: true, Absent: true})
+		_ = r.write(frame{End: true, Absent: true}) // the client may be gone
 		return
 	}
 	defer p.running.Done()
-	defer context.AfterFunc(p.ended, stop)()
+	defer context.AfterFunc(p.ended, stop)() //nolint:contextcheck // ctx ends with either
 	r.end(s.call(ctx, h, r, name))
 }
 
@@ -205,6 +205,26 @@ func (s *Server) call(ctx context.Context, h Handler, r *Request, name string) (
 		}
 	}()
 	return h(ctx, r)
+}
+
+// Pass passes a request on to the goroutine that receives from to, and waits until it has sent an answer to done, which has room for it.
+func Pass[R, A any](ctx context.Context, to chan<- R, r R, done <-chan A) (answer A, err error) {
+	select {
+	case to <- r:
+	case <-ctx.Done():
+		return answer, ctx.Err()
+	}
+	select {
+	case answer = <-done:
+		return answer, nil
+	case <-ctx.Done():
+	}
+	select {
+	case answer = <-done: // it may be what ended ctx
+		return answer, nil
+	default:
+		return answer, ctx.Err()
+	}
 }
 
 // Request is what a client asks.

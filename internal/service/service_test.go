@@ -153,7 +153,7 @@ func TestAsk(t *testing.T) {
 	if err := Ask(t.Context(), b.path+"x", "echo", nil, nil); !errors.Is(err, ErrAbsent) || err.Error() != fmt.Sprintf("no process listens on %q", b.path+"x") {
 		t.Errorf("no file: %v", err)
 	}
-	if err := Tell(b.path+"x", "echo"); !errors.Is(err, ErrAbsent) {
+	if err := Tell(t.Context(), b.path+"x", "echo"); !errors.Is(err, ErrAbsent) {
 		t.Errorf("no file: %v", err)
 	}
 	if err := Ask(t.Context(), b.path, "echo", strings.Repeat("a", MaxRequest), nil); !errors.Is(err, ErrTooLong) {
@@ -285,6 +285,24 @@ func TestHandle(t *testing.T) {
 		t.Error("the client got an answer of an ended part")
 	}
 	b.echo(t, "after the part")
+}
+
+// TestPass: an answer arrives although the context ends, and a context that ends is waited for no longer.
+func TestPass(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	to, done := make(chan int), make(chan string, 1)
+	go func() { <-to; done <- "answer"; cancel() }()
+	if a, err := Pass(ctx, to, 1, done); a != "answer" || err != nil {
+		t.Errorf("%q, %v", a, err)
+	}
+	if _, err := Pass(ctx, to, 1, done); !errors.Is(err, context.Canceled) {
+		t.Errorf("nobody receives: %v", err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { <-to; cancel() }()
+	if _, err := Pass(ctx, to, 1, done); !errors.Is(err, context.Canceled) {
+		t.Errorf("nobody answers: %v", err)
+	}
 }
 
 // TestFile: a deleted socket is made again, also if its lock was deleted. One that another daemon has made in its place is not.

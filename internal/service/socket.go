@@ -31,7 +31,8 @@ func (s *Server) Open() (err error) {
 	if err != nil {
 		return err
 	}
-	if s.file, err = os.Lstat(s.path); err != nil {
+	s.file, err = os.Lstat(s.path)
+	if err != nil {
 		unlock()
 		return errors.Join(err, l.Close())
 	}

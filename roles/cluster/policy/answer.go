@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,22 +59,8 @@ func (k *Keeper) handlers() map[string]service.Handler {
 			if err := r.read(); err != nil {
 				return nil, err
 			}
-			select {
-			case k.requests <- r:
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-			select {
-			case a := <-r.done:
-				return a.data, a.err
-			case <-ctx.Done():
-			}
-			select {
-			case a := <-r.done: // that to PolicyOff ends the Keeper
-				return a.data, a.err
-			default:
-				return nil, ctx.Err()
-			}
+			a, err := service.Pass(ctx, k.requests, r, r.done)
+			return a.data, cmp.Or(err, a.err)
 		}
 	}
 	return all

@@ -112,6 +112,8 @@ type Keeper struct {
 	socketErr error
 
 	requests chan *request
+	// notified is sent to when addresses were given out or released.
+	notified chan struct{}
 	changes  chan struct{}
 	mu       sync.Mutex
 	fault    error
@@ -140,7 +142,7 @@ func NewKeeper(o Options) *Keeper {
 	return &Keeper{
 		Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, deleted: map[string]time.Time{},
 		idle: map[blockKey]time.Time{}, registers: map[string][]*reservation{}, fences: map[string]time.Time{}, absent: map[netip.Addr]time.Time{},
-		requests: make(chan *request), changes: make(chan struct{}, 1),
+		requests: make(chan *request), notified: make(chan struct{}, 1), changes: make(chan struct{}, 1),
 	}
 }
 
@@ -188,16 +190,13 @@ func (k *Keeper) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case r := <-k.requests:
-			if !r.waits() {
-				r.done <- nil
-				if next == nil {
-					next = time.After(settleTime)
-				}
-				continue
+		case <-k.notified:
+			if next == nil {
+				next = time.After(settleTime)
 			}
-			waiting = append(waiting, r)
-			waiting = append(waiting, k.pending()...)
+			continue
+		case r := <-k.requests:
+			waiting = append(k.pending(), r)
 		case <-check.C:
 			before := k.socketErr
 			k.readSocketErr()
@@ -225,7 +224,8 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // readSocketErr finds out whether ADD calls are served.
 func (k *Keeper) readSocketErr() {
-	if k.socketErr = k.Server.Fault(); k.socketErr != nil {
+	k.socketErr = k.Server.Fault()
+	if k.socketErr != nil {
 		k.socketErr = fmt.Errorf("serve ADD calls: %w", k.socketErr)
 	}
 }
@@ -258,15 +258,11 @@ func (k *Keeper) serveAll(ctx context.Context, all []*request) {
 	}
 }
 
-// pending returns the clients that wait already. A notification among them needs no pass of its own.
+// pending returns the clients that wait already.
 func (k *Keeper) pending() (all []*request) {
 	for {
 		select {
 		case r := <-k.requests:
-			if !r.waits() {
-				r.done <- nil
-				continue
-			}
 			all = append(all, r)
 		default:
 			return all

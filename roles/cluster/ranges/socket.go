@@ -1,6 +1,7 @@
 package ranges
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,9 +78,14 @@ func ask(ctx context.Context, h *roles.Host, name string, args any) error {
 
 // Notify informs the agent that addresses were given out, so that it leases the next block before it is
 // needed, or released. It does not wait.
-func Notify(h *roles.Host) error { return service.Tell(h.Store.AgentSocket(), service.RangeNotify) }
+func Notify(ctx context.Context, h *roles.Host) error {
+	return service.Tell(ctx, h.Store.AgentSocket(), service.RangeNotify)
+}
 
-// request waits for a block of a network, for a reservation, or until all pages were read again. Without any of them it only wakes the Keeper.
+// Reach returns an error unless the agent leases blocks. It does not wait for a lease.
+func Reach(ctx context.Context, h *roles.Host) error { return ask(ctx, h, service.RangeNotify, nil) }
+
+// request waits for a block of a network, for a reservation, or until all pages were read again.
 type request struct {
 	lease
 	reserve *Reserve
@@ -88,40 +94,37 @@ type request struct {
 	done chan error
 }
 
-func (r *request) waits() bool { return r.Network != "" || r.reserve != nil || r.reread }
-
 // handlers returns what passes requests on to Run.
 func (k *Keeper) handlers() map[string]service.Handler {
-	pass := func(ctx context.Context, r *request) (any, error) {
+	pass := func(ctx context.Context, r *request) error {
 		r.done = make(chan error, 1)
-		select {
-		case k.requests <- r:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		select {
-		case err := <-r.done:
-			return nil, err
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+		answer, err := service.Pass(ctx, k.requests, r, r.done)
+		return cmp.Or(err, answer)
 	}
 	return map[string]service.Handler{
-		service.RangeNotify: func(ctx context.Context, _ *service.Request) (any, error) { return pass(ctx, &request{}) },
-		service.RangeReread: func(ctx context.Context, _ *service.Request) (any, error) { return pass(ctx, &request{reread: true}) },
+		service.RangeNotify: func(context.Context, *service.Request) (any, error) {
+			select {
+			case k.notified <- struct{}{}:
+			default: // another one is pending
+			}
+			return nil, nil
+		},
+		service.RangeReread: func(ctx context.Context, _ *service.Request) (any, error) {
+			return nil, pass(ctx, &request{reread: true})
+		},
 		service.RangeLease: func(ctx context.Context, asked *service.Request) (any, error) {
 			r := &request{}
 			if err := asked.Decode(&r.lease); err != nil {
 				return nil, err
 			}
-			return pass(ctx, r)
+			return nil, pass(ctx, r)
 		},
 		service.RangeReserve: func(ctx context.Context, asked *service.Request) (any, error) {
 			r := &request{reserve: &Reserve{}}
 			if err := asked.Decode(r.reserve); err != nil {
 				return nil, err
 			}
-			return pass(ctx, r)
+			return nil, pass(ctx, r)
 		},
 	}
 }
