@@ -227,7 +227,8 @@ func (w *watch) apply(ctx context.Context, m *watchResponse, first bool) error {
 	}
 	w.term = m.Header.RaftTerm
 	for _, e := range m.Events {
-		if w.change(e); w.again {
+		w.change(e)
+		if w.again {
 			w.again = false
 			return errAgain
 		}
