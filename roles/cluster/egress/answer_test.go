@@ -54,7 +54,7 @@ func TestExplain(t *testing.T) {
 		{"10.244.9.9", "198.51.100.1", explanation{}},
 	} {
 		got, err := ask(c.from, c.to)
-		if (got.Mark != 0) != (c.want.Address.IsValid()) {
+		if (got.Mark != 0) != c.want.Address.IsValid() {
 			t.Errorf("%s to %s: mark %#x", c.from, c.to, got.Mark)
 		}
 		got.Mark = 0
