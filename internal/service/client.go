@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,13 +20,17 @@ import (
 // Ask sends a request to the daemon of a socket, and calls each with the data of each line of its answer. args and each may be nil. The error is an
 // Error if the daemon refuses, and ErrAbsent if nobody answers such requests.
 func Ask(ctx context.Context, path, name string, args any, each func(data []byte) error) error {
-	c, err := dial(ctx, path)
+	line, err := request(name, args)
 	if err != nil {
 		return err
 	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return unreached(path, err)
+	}
 	defer c.Close() //nolint:errcheck // all was read, or is lost
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
-	err = send(c, name, args)
+	_, err = c.Write(line)
 	if err == nil {
 		err = receive(c, each)
 	}
@@ -38,13 +43,23 @@ func Ask(ctx context.Context, path, name string, args any, each func(data []byte
 	return err
 }
 
-// Tell sends a request without waiting for its answer.
-func Tell(ctx context.Context, path, name string) error {
-	c, err := dial(ctx, path)
+// Tell sends a request without waiting for its answer. It does without package net, whose poller costs a plugin that only tells something more than
+// the request.
+func Tell(path, name string) error {
+	line, err := request(name, nil)
 	if err != nil {
 		return err
 	}
-	return errors.Join(send(c, name, nil), c.Close())
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // it was written
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return unreached(path, os.NewSyscallError("connect", err))
+	}
+	_, err = unix.Write(fd, line)
+	return os.NewSyscallError("write", err)
 }
 
 // Into returns a function for Ask that decodes an answer of one line.
@@ -52,29 +67,29 @@ func Into(v any) func([]byte) error {
 	return func(data []byte) error { return coldjson.Unmarshal(data, v) }
 }
 
-func dial(ctx context.Context, path string) (net.Conn, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+// unreached returns the error of a connection that was not made.
+func unreached(path string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-		return nil, fmt.Errorf("%w on %q", ErrAbsent, path)
+		return fmt.Errorf("%w on %q", ErrAbsent, path)
 	}
-	return c, err
+	return err
 }
 
-func send(w io.Writer, name string, args any) error {
+// request returns the line of a request.
+func request(name string, args any) ([]byte, error) {
 	line := `{"ask":"` + name + `"`
 	if args != nil {
 		b, err := coldjson.Marshal(args)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		line += `,"args":` + string(b)
 	}
 	line += "}\n"
 	if len(line) > MaxRequest {
-		return fmt.Errorf("%w: %q has more than %d bytes", ErrTooLong, name, MaxRequest)
+		return nil, fmt.Errorf("%w: %q has more than %d bytes", ErrTooLong, name, MaxRequest)
 	}
-	_, err := io.WriteString(w, line)
-	return err
+	return []byte(line), nil
 }
 
 // errCut means that an answer has no last line.

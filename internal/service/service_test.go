@@ -56,6 +56,7 @@ func newBed(t *testing.T, options ...func(*Server)) *bed {
 		},
 		"mute":  func(context.Context, *Request) (any, error) { return nil, errors.New("") },
 		"panic": func(context.Context, *Request) (any, error) { panic("broken") },
+		"tell":  func(context.Context, *Request) (any, error) { b.held <- struct{}{}; return nil, nil },
 		"hold": func(ctx context.Context, _ *Request) (any, error) {
 			b.held <- struct{}{}
 			<-ctx.Done()
@@ -153,12 +154,16 @@ func TestAsk(t *testing.T) {
 	if err := Ask(t.Context(), b.path+"x", "echo", nil, nil); !errors.Is(err, ErrAbsent) || err.Error() != fmt.Sprintf("no process listens on %q", b.path+"x") {
 		t.Errorf("no file: %v", err)
 	}
-	if err := Tell(t.Context(), b.path+"x", "echo"); !errors.Is(err, ErrAbsent) {
+	if err := Tell(b.path+"x", "echo"); !errors.Is(err, ErrAbsent) {
 		t.Errorf("no file: %v", err)
 	}
 	if err := Ask(t.Context(), b.path, "echo", strings.Repeat("a", MaxRequest), nil); !errors.Is(err, ErrTooLong) {
 		t.Errorf("a long request: %v", err)
 	}
+	if err := Tell(b.path, "tell"); err != nil {
+		t.Errorf("tell: %v", err)
+	}
+	<-b.held
 	lines, last := 0, ""
 	if err := Ask(t.Context(), b.path, "much", nil, func(b []byte) error { lines, last = lines+1, string(b); return nil }); err != nil || lines != 1001 || last != `"end"` {
 		t.Errorf("%d lines, the last is %q: %v", lines, last, err)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -16,20 +17,21 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// TestOneAgent: a second agent on a node fails and names the first one's process.
+// TestOneAgent: a second agent on a node fails and names the first one's process, also one that would only lease blocks of ranges.
 func TestOneAgent(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
 	n.start()
-	cmd := n.agent()
-	var out []byte
-	var err error
-	n.ns.Do(t, func() error {
-		out, err = cmd.CombinedOutput()
-		return nil
-	})
-	if err == nil || !strings.Contains(string(out), fmt.Sprintf("a daemon runs already, process %d", n.cmd.Process.Pid)) {
-		t.Errorf("%v: %s", err, out)
+	for _, cmd := range []*exec.Cmd{n.agent(), n.agent("-ranges-only"), n.agent("-uninstall")} {
+		var out []byte
+		var err error
+		n.ns.Do(t, func() error {
+			out, err = cmd.CombinedOutput()
+			return nil
+		})
+		if err == nil || !strings.Contains(string(out), fmt.Sprintf("a daemon runs already, process %d", n.cmd.Process.Pid)) {
+			t.Errorf("%s: %v: %s", cmd.Args, err, out)
+		}
 	}
 	if _, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()}); err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("cleanup beside an agent: %v", err)

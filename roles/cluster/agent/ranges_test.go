@@ -45,6 +45,9 @@ func TestRanges(t *testing.T) {
 	if _, err := os.Stat(w.path(w.nodes[1].name)); err == nil {
 		t.Error("the agent with -ranges-only published its node")
 	}
+	if _, err := w.nodes[1].verb("agent status", nil); err == nil || !strings.Contains(err.Error(), `no agent runs on this node: no process listens for "status" on `) {
+		t.Errorf("the status of the agent with -ranges-only: %v", err)
+	}
 	w.nodes[1].kill()
 	more := 0
 	w.within(func() bool {

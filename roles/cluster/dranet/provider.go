@@ -134,7 +134,7 @@ func release(ctx context.Context, h *roles.Host, claimUID, device string) (relea
 		released, faults = append(released, some...), append(faults, err)
 	}
 	if len(released) > 0 {
-		_ = ranges.Notify(ctx, h) // an agent that starts later reads that the addresses are free
+		_ = ranges.Notify(h) // an agent that starts later reads that the addresses are free
 		h.Log.Info("released the addresses of a device", "claim", claimUID, "device", device, "addresses", texts(released))
 	}
 	return released, errors.Join(faults...)

@@ -28,6 +28,10 @@ type explanation struct {
 // errUnsynced is the answer before everything was read.
 var errUnsynced = errors.New("the agent has not read the egress addresses of the namespaces yet")
 
+func (k *Keeper) handlers() map[string]service.Handler {
+	return map[string]service.Handler{service.EgressAdmit: k.admit, service.EgressExplain: k.explain}
+}
+
 // admitTime bounds the work for one ADD.
 const admitTime = 5 * time.Second
 

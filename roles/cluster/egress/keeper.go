@@ -97,7 +97,7 @@ func Open(o Options) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.endRequests = o.Server.Handle(map[string]service.Handler{service.EgressAdmit: k.admit, service.EgressExplain: k.explain})
+	k.endRequests = o.Server.Handle(k.handlers())
 	return k, nil
 }
 

@@ -78,9 +78,7 @@ func ask(ctx context.Context, h *roles.Host, name string, args any) error {
 
 // Notify informs the agent that addresses were given out, so that it leases the next block before it is
 // needed, or released. It does not wait.
-func Notify(ctx context.Context, h *roles.Host) error {
-	return service.Tell(ctx, h.Store.AgentSocket(), service.RangeNotify)
-}
+func Notify(h *roles.Host) error { return service.Tell(h.Store.AgentSocket(), service.RangeNotify) }
 
 // Reach returns an error unless the agent leases blocks. It does not wait for a lease.
 func Reach(ctx context.Context, h *roles.Host) error { return ask(ctx, h, service.RangeNotify, nil) }

@@ -58,7 +58,7 @@ func (a *handler) addReserved(ctx context.Context, h *roles.Host, req *roles.Req
 	if endErr != nil {
 		h.Log.Debug("without a lease, the hold of a reservation ends a minute later", "error", endErr)
 	}
-	_ = ranges.Notify(ctx, h) // the agent reads node.db in its next pass in any case
+	_ = ranges.Notify(h) // the agent reads node.db in its next pass in any case
 	if errors.Is(err, roles.ErrExhausted) {
 		err = fmt.Errorf("%w: the addresses of the reservation %q are in use on this node: %w", roles.ErrTryAgain, d.Key, err)
 	}

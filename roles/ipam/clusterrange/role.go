@@ -83,7 +83,7 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	for began := h.Now(); ; {
 		grants, err := a.Allocate(ctx, h, req, requests)
 		if err == nil {
-			_ = ranges.Notify(ctx, h) // the next ADD that finds no address asks the agent
+			_ = ranges.Notify(h) // the next ADD that finds no address asks the agent
 			return a.result(grants), nil
 		}
 		if !errors.Is(err, roles.ErrExhausted) || h.Now().Sub(began) > addTime {
@@ -155,7 +155,7 @@ func (a *handler) result(grants []leasing.Grant) *roles.Result {
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	_, err := leasing.Release(ctx, h, req)
 	if err == nil {
-		_ = ranges.Notify(ctx, h) // an agent that starts later reads that the address is free
+		_ = ranges.Notify(h) // an agent that starts later reads that the address is free
 	}
 	return err
 }

@@ -1,8 +1,10 @@
 package recording
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -32,7 +34,31 @@ func (r *Recording) Stable(dir string) (*Recording, error) {
 	}
 	stable := new(Recording)
 	err = json.Unmarshal([]byte(withoutTimes(text)), stable)
-	return stable, err
+	return stable, errors.Join(err, stable.sort("tracked UDP"), stable.sort("labelled rules"))
+}
+
+// sort sorts the list that answers a question, or the objects of a specification, which the kernel has in no order.
+func (r *Recording) sort(question string) error {
+	one, is := r.Records[question]
+	if !is || len(one.Value) == 0 {
+		return nil
+	}
+	var spec struct {
+		Objects []json.RawMessage `json:"objects"`
+	}
+	var list []json.RawMessage
+	into, all := any(&list), &list
+	if one.Value[0] == '{' {
+		into, all = &spec, &spec.Objects
+	}
+	if err := json.Unmarshal(one.Value, into); err != nil {
+		return fmt.Errorf("%s: %w", question, err)
+	}
+	slices.SortFunc(*all, func(a, b json.RawMessage) int { return bytes.Compare(a, b) })
+	value, err := json.Marshal(into)
+	one.Value = value
+	r.Records[question] = one
+	return err
 }
 
 // macs returns the MACs of a text that no night has given, and the link-local addresses that the kernel makes of them, each with what stands
