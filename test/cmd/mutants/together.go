@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,8 +16,8 @@ import (
 // rounds bounds how often all tests run with the mutants that live. A mutant that fails a test early hides others from it.
 const rounds = 3
 
-// maxSuspects bounds the failed tests that are run again for each mutant.
-const maxSuspects = 40
+// maxSuspects bounds the packages whose failed tests are run again for a mutant.
+const maxSuspects = 12
 
 // failed is a failed test of a package.
 type failed struct{ pkg, test string }
@@ -34,7 +35,7 @@ func (o *options) together(ctx context.Context, tree tree, lived []mutant) (left
 			return lived, ctx.Err()
 		}
 		fmt.Printf("round %d with %d mutants: %d tests failed (%s)\n", round, len(lived), len(suspects), time.Since(begin).Round(time.Second))
-		found := o.blame(ctx, tree, lived, suspects[:min(len(suspects), maxSuspects)])
+		found := o.blame(ctx, tree, lived, suspects)
 		if found == 0 {
 			break
 		}
@@ -43,26 +44,35 @@ func (o *options) together(ctx context.Context, tree tree, lived []mutant) (left
 	return lived, ctx.Err()
 }
 
-// blame runs each failed test with each mutant alone that the test can reach, and sets by of those that fail it.
+// blame runs the failed tests with each mutant alone, those of the nearest packages first, and sets by of a mutant with which one fails.
 func (o *options) blame(ctx context.Context, tree tree, lived []mutant, suspects []failed) (found int) {
+	tests := map[string][]string{}
+	var suites []string // they run the program
+	for _, f := range suspects {
+		if tests[f.pkg] == nil && strings.HasPrefix(f.pkg, tree.module+"/test/suites/") {
+			suites = append(suites, f.pkg)
+		}
+		tests[f.pkg] = append(tests[f.pkg], f.test)
+	}
 	for i := range lived {
 		m := &lived[i]
-		reached := tree.importers(m.pkg.ImportPath)
 		if err := o.plant(*m); err != nil {
 			fmt.Fprintln(os.Stderr, "mutants:", err)
 			return found
 		}
-		for _, f := range suspects {
-			if !slices.Contains(reached, f.pkg) && !strings.HasPrefix(f.pkg, tree.module+"/test/suites/") {
-				continue // the suites run the program
+		tried := 0
+		for _, pkg := range append(tree.importers(m.pkg.ImportPath), suites...) {
+			if len(tests[pkg]) == 0 || tried == maxSuspects {
+				continue
 			}
-			if again := o.failures(ctx, f.pkg, "-run", "^"+f.test+"$"); slices.Contains(again, f) {
-				m.by = strings.TrimPrefix(f.pkg, tree.module+"/") + " " + f.test
+			tried++
+			if again := o.failures(ctx, pkg, "-failfast", "-run", "^("+strings.Join(tests[pkg], "|")+")$"); len(again) > 0 {
+				m.by = strings.TrimPrefix(pkg, tree.module+"/") + " " + again[0].test
 				found++
-				fmt.Printf("%s: %s: found by %s\n", m.at, m.change, m.by)
 				break
 			}
 		}
+		fmt.Printf("%s: %s: %s\n", m.at, m.change, cmp.Or(m.by, "not found in this round"))
 	}
 	return found
 }
