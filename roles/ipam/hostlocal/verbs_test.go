@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -101,9 +102,12 @@ func TestCheck(t *testing.T) {
 		t.Errorf("an address of another plugin: %v", err)
 	}
 	changed.IPs = []*types100.IPConfig{{Address: roles.IPNet(netip.MustParsePrefix("10.1.0.9/24"))}, r.IPs[1]}
-	err = check(&changed)
-	if !errors.Is(err, roles.ErrCheck) || !strings.Contains(err.Error(), "address 10.1.0.9 of prevResult is not leased to") {
-		t.Errorf("another container's address: %v", err)
+	for _, inBytes := range []func(net.IP) net.IP{net.IP.To4, net.IP.To16} { // a parsed result has 16
+		changed.IPs[0].Address.IP = inBytes(changed.IPs[0].Address.IP)
+		err = check(&changed)
+		if !errors.Is(err, roles.ErrCheck) || !strings.Contains(err.Error(), "address 10.1.0.9 of prevResult is not leased to") {
+			t.Errorf("another container's address, %v: %v", []byte(changed.IPs[0].Address.IP), err)
+		}
 	}
 	err = b.Store.Update(ctx, func(tx *store.Tx) error {
 		p, err := tx.Pool(a.ID("net"))
