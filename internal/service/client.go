@@ -95,11 +95,12 @@ func request(name string, args any) ([]byte, error) {
 // errCut means that an answer has no last line.
 var errCut = errors.New("the answer is cut short")
 
-// receive reads an answer.
+// receive reads an answer. A line with nothing of a frame is of another program, and so is an answer without the data that each wants: they
+// must not look like a success.
 func receive(r io.Reader, each func(data []byte) error) error {
 	in := bufio.NewScanner(io.LimitReader(r, MaxAnswer))
 	in.Buffer(make([]byte, 0, 512), MaxAnswer)
-	for in.Scan() {
+	for empty := each != nil; in.Scan(); {
 		var l struct {
 			End    bool            `json:"end"`
 			Absent bool            `json:"absent"`
@@ -114,11 +115,17 @@ func receive(r io.Reader, each func(data []byte) error) error {
 			return ErrAbsent
 		case l.Error != "":
 			return Error(l.Error)
+		case l.Data == nil && !l.End:
+			return errCut
 		}
 		if l.Data != nil && each != nil {
+			empty = false
 			if err := each(l.Data); err != nil {
 				return err
 			}
+		}
+		if l.End && empty {
+			return errCut
 		}
 		if l.End {
 			return nil

@@ -174,8 +174,8 @@ func (s *Server) serve(ctx context.Context, c net.Conn) {
 	defer c.Close() //nolint:errcheck // the client has its answer, or is gone
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now().Add(graceTime)) })()
 	_ = c.SetReadDeadline(time.Now().Add(s.requestTime))
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now().Add(graceTime)) })()
 	r := &Request{conn: c, ctx: ctx, answerTime: s.answerTime}
 	line, err := bufio.NewReader(io.LimitReader(c, MaxRequest)).ReadBytes('\n')
 	if err != nil {

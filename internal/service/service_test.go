@@ -191,12 +191,23 @@ func TestAnswers(t *testing.T) {
 		{"\x00\n", "the answer is cut short: invalid character"},
 		{`{"end":true}`, ""},
 		{`{"end":true}` + "\nrest", ""},
+		{`{"node":"a","ready":true}` + "\n" + `{"end":true}` + "\n", "the answer is cut short"}, // what a former agent sent to every client
 		{`{"error":"no"}` + "\n", "no"},
 		{strings.Repeat("\n", 10), "the answer is cut short"},
 	} {
 		err := receive(strings.NewReader(c.answer), nil)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%q: %v, want %q", c.answer, err, c.want)
+		}
+	}
+}
+
+// TestNoData: an answer without the data that a client wants is no answer.
+func TestNoData(t *testing.T) {
+	var got int
+	for answer, want := range map[string]bool{`{"end":true}`: false, `{"end":true,"data":1}`: true, `{"data":1}` + "\n" + `{"end":true}`: true} {
+		if err := receive(strings.NewReader(answer), Into(&got)); (err == nil) != want {
+			t.Errorf("%s: %v", answer, err)
 		}
 	}
 }

@@ -91,11 +91,21 @@ func (r *request) answer(data any, err error) { r.done <- answered{data, err} }
 // errLate ends a request whose client has gone on without an answer.
 var errLate = errors.New("the answer is late")
 
-// maxEarly bounds the ADD calls that wait for the first reading.
-const maxEarly = 1000
+// maxEarly bounds the ADD calls that wait for the first reading. They are less than the clients of the agent's socket.
+const maxEarly = 500
 
 // isEarly reports whether a request waits for the first reading.
 func (k *Keeper) isEarly(r *request) bool {
+	k.endLate()
+	is := !k.synced && !k.Remembered && k.Source.FromFiles() && r.name == service.PolicyChoose && len(k.early) < maxEarly
+	if is {
+		k.early = append(k.early, r)
+	}
+	return is
+}
+
+// endLate ends the requests whose clients have gone on.
+func (k *Keeper) endLate() {
 	k.early = slices.DeleteFunc(k.early, func(old *request) bool {
 		late := time.Now().After(old.until)
 		if late {
@@ -103,11 +113,6 @@ func (k *Keeper) isEarly(r *request) bool {
 		}
 		return late
 	})
-	is := !k.synced && !k.Remembered && k.Source.FromFiles() && r.name == service.PolicyChoose && len(k.early) < maxEarly
-	if is {
-		k.early = append(k.early, r)
-	}
-	return is
 }
 
 // answerEarly answers the requests that waited for the first reading.

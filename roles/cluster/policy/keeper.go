@@ -209,6 +209,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.markErr = k.mark(ctx) // another program may have deleted it
 		case <-check.C:
 			k.endOldDenials()
+			k.endLate()
 			idle = !k.isSavedGone()
 		case <-again:
 		case s := <-k.saved:

@@ -316,6 +316,6 @@ func (f *Facts) isGone(path string) bool {
 
 // isNetnsGone reports whether a recorded namespace certainly does not exist.
 func (f *Facts) isNetnsGone(n store.Netns) bool {
-	gone, err := view.Ask(f.Host, "namespace gone: "+n.Path, func() (bool, error) { return attachment.IsNetnsGone(n), nil })
+	gone, err := view.Ask(f.Host, fmt.Sprintf("namespace gone: %+v", n), func() (bool, error) { return attachment.IsNetnsGone(n), nil })
 	return gone && err == nil
 }

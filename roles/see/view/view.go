@@ -97,8 +97,12 @@ func (h *Host) Container(ns *netops.Namespace, name, path string) *Namespace {
 // Open returns the view of a container's namespace, which stays open until Close.
 func (h *Host) Open(name, path string) (*Namespace, error) {
 	_, err := ask(&h.Namespace, "namespace: "+path, func() (none struct{}, err error) {
-		if h.opened[path] == nil {
-			h.opened[path], err = h.net.OpenNamespace(path)
+		if h.opened[path] != nil {
+			return none, nil
+		}
+		ns, err := h.net.OpenNamespace(path)
+		if err == nil { // Close closes what is in the map
+			h.opened[path] = ns
 		}
 		return none, err
 	})

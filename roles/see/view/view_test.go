@@ -138,3 +138,14 @@ nft 'table inet x { chain f { type filter hook forward priority 0; ip daddr 192.
 		t.Errorf("recorded again: %v, %v", again, err)
 	}
 }
+
+// TestOpenAbsent: a namespace that cannot be opened is an error, and is not closed.
+func TestOpenAbsent(t *testing.T) {
+	n := netops.New(netops.Options{})
+	defer n.Close() //nolint:errcheck // it only reads
+	h := NewHost(t.Context(), n)
+	if _, err := h.Open("web", "/nonexistent"); !errors.Is(err, netops.ErrNoNetns) {
+		t.Error(err)
+	}
+	h.Close()
+}
