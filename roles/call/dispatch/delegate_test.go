@@ -431,3 +431,12 @@ func TestDelegateToCaller(t *testing.T) {
 		t.Errorf("one after the other: %v", err)
 	}
 }
+
+// TestWithCopies: a delegator that calls copies of this program in process leaves the one that it was made from as it is.
+func TestWithCopies(t *testing.T) {
+	d := newSetting(t).d.(*delegator)
+	with, is := d.WithCopies(func(file string) bool { return file == "/bin/copy" }).(*delegator)
+	if !is || with.isCopy == nil || !with.isCopy("/bin/copy") || d.isCopy != nil || with.host != d.host {
+		t.Errorf("%+v, made from %+v", with, d)
+	}
+}
