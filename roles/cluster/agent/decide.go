@@ -56,7 +56,8 @@ func (k *knowledge) decide(routeLink func(netip.Addr) (string, error)) (d decisi
 		}
 		d.faults = k.ownFaults()
 	}
-	if d.programs = k.own != nil && k.underlay.link != ""; d.programs {
+	d.programs = k.own != nil && k.underlay.link != ""
+	if d.programs {
 		k.choosePeers()
 		for i, v6 := range []bool{false, true} {
 			d.families[i] = k.decideFamily(v6)
