@@ -53,6 +53,8 @@ type simWorld struct {
 	a      *agent
 	stop   func()
 	kernel map[netip.Prefix]overlay.Peer
+	// asked is true while the agent waits for the publication of its record.
+	asked bool
 }
 
 // simRecord is a node. present is false after the registry has lost its record, and since is the time of the loss.
@@ -106,7 +108,7 @@ func (w *simWorld) start() {
 		Name: "eth0", Index: 2, MTU: 1500, Up: true, OperUp: true, Default4: true,
 		Addresses: []netops.HostAddr{{Prefix: netip.MustParsePrefix("172.16.0.1/12")}},
 	}}
-	w.table, w.listed, w.lost, w.knows = &cluster.Table{}, false, false, w.losses
+	w.table, w.listed, w.lost, w.knows, w.asked = &cluster.Table{}, false, false, w.losses, false
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.a.recaller.run(ctx) }()
@@ -280,7 +282,9 @@ func (w *simWorld) reconcile() error {
 	a.recall(ctx)
 	d := a.decide(nil)
 	a.adopt(ctx, &d)
-	if own := w.records[simOwn]; d.publish != nil && own.present {
+	w.asked = w.asked || d.publish != nil
+	if own := w.records[simOwn]; w.asked && own.present { // until then the publisher tries again
+		w.asked = false
 		a.setOwn(ctx, acquisition{node: own.node})
 		d = a.decide(nil)
 		a.adopt(ctx, &d)
